@@ -1,0 +1,65 @@
+"""`scout COMMAND …`: finds the room that owns the command and hands over. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from scout_protocol.errors import UserError
+
+# command -> (module with `main(argv) -> int`, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("scout_tools.serve", "run the tool server"),
+    "index": ("scout_tools.index_cli", "build, inspect and evaluate a BM25 index"),
+    "world": ("scout_data.world_cli", "make the made-up world: documents, questions, rows"),
+    "data": ("scout_data.rows_cli", "turn HotpotQA or Search-R1 files into RL rows"),
+    "reward": ("scout_reward.cli", "score trajectories and show the parts of the score"),
+    "sft": ("scout_sft.cli", "demonstrations, the tiny model, and the warm-up"),
+    "train": ("scout_train.launch", "compose recipes and train with verl"),
+    "eval": ("scout_eval.cli", "evaluate a policy through the tool server"),
+    "report": ("scout_eval.report_cli", "draw the report of a run"),
+    "quickstart": ("scout_cli.quickstart", "the whole job on a CPU, resumable"),
+    "real": ("scout_cli.real", "the whole path on real HotpotQA questions"),
+    "doctor": ("scout_cli.doctor", "say what this machine has and what is missing"),
+}
+
+
+def usage() -> str:
+    """The help text: one line per command."""
+    lines = ["usage: scout COMMAND [options]     (scout COMMAND --help tells more)", ""]
+    lines += [f"  {name:<11} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if args[0] not in COMMANDS:
+        print(f"scout: unknown command {args[0]!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module_name = COMMANDS[args[0]][0]
+    try:
+        return int(importlib.import_module(module_name).main(args[1:]))
+    except UserError as error:
+        print(f"scout {args[0]}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0].startswith("scout_"):
+            raise
+        print(f"scout {args[0]}: missing module {error.name}: run `make setup` in the checkout", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # the reader of our output (head, less) went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print(f"scout {args[0]}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The words of Scout: tags, turns, observations, prompts, HTTP bodies and records. No I/O."""

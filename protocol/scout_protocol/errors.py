@@ -1,0 +1,20 @@
+"""The one error that a user is meant to read: what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A wrong input or a missing precondition, told in one line.
+
+    Args:
+        field: the option, file, column or key that is wrong.
+        value: what was found there (shortened to 200 characters in the message).
+        remedy: what the reader should do next.
+    """
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        shown = str(value).replace("\n", "\\n")
+        if len(shown) > 200:
+            shown = shown[:200] + "…"
+        super().__init__(f"{field}: {shown}: {remedy}")
