@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from scout_protocol.errors import UserError
+from scout_protocol.records import RLRow
 from scout_protocol.wire import ObservationRequest, ObservationResponse, encode
 
 _RESPONSE = msgspec.json.Decoder(ObservationResponse)
@@ -35,6 +37,14 @@ class Tools(Protocol):
     async def call(self, trajectory_id: str, action: str, is_last_step: bool = False) -> ToolReply: ...
 
 
+class RowTools(Protocol):
+    """Tools that depend on the question, such as a control; the episode loop asks for the row's own."""
+
+    def for_row(self, row: RLRow) -> Tools:
+        """The tools for one trajectory on this row."""
+        ...
+
+
 class HttpTools:
     """A client for one tool server; use as an async context manager.
 
@@ -42,9 +52,19 @@ class HttpTools:
         url: base URL, e.g. ``http://127.0.0.1:5000``.
         timeout_s: per call, over all.
         max_connections: requests in flight at once.
+
+    Raises:
+        UserError: the URL is not one.
     """
 
     def __init__(self, url: str, timeout_s: float = 30.0, max_connections: int = 256) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number
+            usable = False
+        if not usable:
+            raise UserError("tools", url, "give the tool server's base URL, e.g. http://127.0.0.1:5000")
         self.url, self.timeout_s, self.max_connections = url.rstrip("/"), timeout_s, max_connections
         self._session: aiohttp.ClientSession | None = None
 
@@ -82,11 +102,11 @@ class HttpTools:
                 if response.status != 200:
                     return lost(f"http_{response.status}")
                 reply = _RESPONSE.decode(raw)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return lost("timeout")
         except aiohttp.ClientError as error:
             return lost(f"connection:{type(error).__name__}")
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError is a DecodeError
             return lost("bad_response")
         if not (len(reply.observations) == len(reply.dones) == len(reply.valids) == 1):
             return lost("bad_response")

@@ -10,10 +10,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from scout_agent.client import Tools
-from scout_agent.policy import Finish, Policy, Session
+from scout_agent.policy import Finish, Policy, PolicyUnavailableError, Session
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.records import Author, RLRow, Span, StopReason, ToolCall, Trace
@@ -68,6 +69,8 @@ class _Progress:
     calls: list[ToolCall]
     n_turns: int = 0
     n_searches: int = 0
+    turn_extras: list[dict[str, Any]] = field(default_factory=list)
+    policy_error: str = ""
 
 
 async def run_episode(
@@ -75,11 +78,15 @@ async def run_episode(
 ) -> Trace:
     """Play one question to its end and return the trajectory, not yet scored.
 
-    Outages of the tool end the trajectory with `StopReason.INFRA_ERROR`; they never become text.
+    Outages of the tool, or of the policy's own endpoint, end the trajectory with
+    `StopReason.INFRA_ERROR`; they never become text.
     """
     start = time.perf_counter()
     trace_id = uuid.uuid4().hex
     progress = _Progress([], [])
+    for_row = getattr(tools, "for_row", None)  # see client.RowTools
+    if for_row is not None:
+        tools = for_row(row)
     try:
         async with asyncio.timeout(settings.trajectory_timeout_s):
             session = await policy.start(row)
@@ -87,6 +94,8 @@ async def run_episode(
             stop = await _play(session, tools, settings, trace_id, progress)
     except TimeoutError:
         stop = StopReason.TRAJECTORY_TIMEOUT
+    except PolicyUnavailableError as error:
+        stop, progress.policy_error = StopReason.INFRA_ERROR, error.kind
     return _trace(row, settings, labels, trace_id, progress, stop, time.perf_counter() - start)
 
 
@@ -105,6 +114,7 @@ async def _play(
         except TimeoutError:
             return StopReason.TURN_TIMEOUT
         progress.spans.append(Span(Author.POLICY, turn.text, turn.token_ids, turn.logprobs))
+        progress.turn_extras.append(turn.extra)
         progress.n_turns += 1
         used_tokens += len(turn.token_ids or ())
         parsed = parse(turn.text, dialect)
@@ -121,12 +131,19 @@ async def _play(
 
         reply = await tools.call(trace_id, turn.text[: parsed.end])
         progress.calls.append(
-            ToolCall(parsed.text, reply.latency_s, reply.valid, reply.infra_error, reply.error_kind, reply.cache)
+            ToolCall(
+                parsed.text, reply.latency_s, reply.valid, reply.infra_error, reply.error_kind, reply.cache
+            )
         )
         if reply.infra_error:
             return StopReason.INFRA_ERROR
         room = settings.max_response_tokens - used_tokens
-        span = session.observe(reply.observation, min(settings.max_obs_tokens, room))
+        try:
+            span = session.observe(reply.observation, min(settings.max_obs_tokens, room))
+        except UserError:
+            if room >= settings.max_obs_tokens:
+                raise  # the setting itself is too small: the user must hear of it
+            return StopReason.LENGTH  # what is left cannot even hold the frame of an observation
         progress.spans.append(span)
         used_tokens += len(span.token_ids or ())
 
@@ -146,6 +163,11 @@ def _trace(
             return None
         return sum(len(s.token_ids or ()) for s in spans)
 
+    extra: dict[str, Any] = {}
+    if any(progress.turn_extras):
+        extra["turns"] = progress.turn_extras
+    if progress.policy_error:
+        extra["policy_error"] = progress.policy_error
     return Trace(
         trace_id=trace_id,
         question_id=row.id,
@@ -166,6 +188,7 @@ def _trace(
         prompt_sha256=labels.prompt_sha256,
         dialect=settings.dialect,
         wall_s=wall_s,
+        extra=extra,
     )
 
 
@@ -182,7 +205,12 @@ async def run_episodes(
 
     Rows are drawn one by one as slots free up, so ``rows`` may be longer than memory. An error in one
     episode (a defect, not an outage) cancels the others and is raised.
+
+    Raises:
+        UserError: ``concurrency`` is below 1.
     """
+    if concurrency < 1:
+        raise UserError("concurrency", concurrency, "must be at least 1")
     source = enumerate(rows)
     running: dict[asyncio.Task[Trace], int] = {}
     try:

@@ -6,7 +6,19 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from scout_protocol.records import RLRow, Span
+from scout_protocol.records import Author, RLRow, Span
+
+
+class PolicyUnavailableError(Exception):
+    """The policy's endpoint was not there after all retries: no evidence about the policy.
+
+    Args:
+        kind: a short machine-readable cause, e.g. ``http_503`` or ``timeout``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(kind)
 
 
 class Finish(enum.StrEnum):
@@ -22,7 +34,7 @@ class PolicyTurn:
     """What the policy wrote in one turn.
 
     ``token_ids`` and ``logprobs`` are the sampled tokens themselves, never a re-tokenisation; None where
-    the policy is not a token model of ours.
+    the policy is not a token model of ours. ``extra`` ends up in the trace (``extra["turns"]``).
     """
 
     text: str
@@ -54,3 +66,8 @@ class Policy(Protocol):
     async def start(self, row: RLRow) -> Session:
         """Begin a trajectory for one question."""
         ...
+
+
+def prompt_span(row: RLRow) -> Span:
+    """The prompt as text, for policies that have no chat template of their own."""
+    return Span(Author.PROMPT, "\n\n".join(message["content"] for message in row.prompt))
