@@ -1,0 +1,1 @@
+"""Search backends: each one turns queries into documents behind the same small interface."""

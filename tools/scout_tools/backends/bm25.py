@@ -1,0 +1,113 @@
+"""BM25 over a memory-mapped tantivy index (k1 = 1.2, b = 0.75: tantivy's constants).
+
+All workers map the same files, so the pages are in memory once. Searches leave the event loop for a small
+thread pool; tantivy releases the interpreter lock while it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+from scout_protocol.observation import Document
+from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, make_analyzer
+from scout_tools.backends.base import BackendError
+from scout_tools.index_meta import IndexMeta, read_meta
+
+MAX_QUERY_TERMS = 256  # a runaway turn is not a query; its first terms are searched
+_MAX_TIED = 1000  # ties beyond this many hits are left in tantivy's order
+
+
+class BM25Backend:
+    """Search one index.
+
+    Args:
+        index: folder made by ``scout index build``.
+        threads: searches at once in this process.
+
+    Raises:
+        UserError: no index there, another format version, or files that cannot be opened.
+    """
+
+    name = "bm25"
+
+    def __init__(self, index: Path, threads: int = 2) -> None:
+        self.meta: IndexMeta = read_meta(index)
+        if self.meta.tokenizer != TOKENIZER:
+            rebuild = f"rebuild it: scout index build --index {index} SOURCE"
+            raise UserError("index", index, f"was built with tokenizer {self.meta.tokenizer!r}; {rebuild}")
+        self._analyzer = make_analyzer()
+        self._schema, self._searcher = _open(index, self.meta, self._analyzer)
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="bm25")
+
+    @property
+    def fingerprint(self) -> str:
+        return f"bm25:{self.meta.fingerprint}"
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
+        """The best documents per query; see `Backend.search`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self.search_now, queries, topk)
+
+    def search_now(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
+        """The same, in the calling thread."""
+        try:
+            return [self._one(query, topk) for query in queries]
+        except (ValueError, OSError) as error:
+            raise BackendError("index_unreadable", " ".join(str(error).split())) from error
+
+    async def ready(self) -> bool:
+        return int(self._searcher.num_docs) == self.meta.n_documents
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _one(self, query: str, topk: int) -> list[Document]:
+        import tantivy
+
+        # A set of terms: repeating a word in a question says nothing about the document (recall is the same).
+        terms = list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_QUERY_TERMS]
+        if not terms or topk < 1:
+            return []
+        # Built from terms, so that no character of the query is ever syntax.
+        should = tantivy.Occur.Should
+        clauses = [(should, tantivy.Query.term_query(self._schema, "body", term, "freq")) for term in terms]
+        boolean = tantivy.Query.boolean_query(clauses)
+        limit = topk + 1
+        hits = self._searcher.search(boolean, limit=limit, count=False).hits
+        # Ties across the cut would depend on how segments were merged: take all of them, order by ordinal.
+        while len(hits) == limit and hits[topk - 1][0] == hits[-1][0] and limit < _MAX_TIED:
+            limit = min(limit * 4, _MAX_TIED)
+            hits = self._searcher.search(boolean, limit=limit, count=False).hits
+        if len(hits) > topk:
+            worst = hits[topk - 1][0]
+            hits = [hit for hit in hits if hit[0] >= worst]
+        ranked = [(-score, doc["ordinal"][0], doc) for score, doc in ((s, self._stored(a)) for s, a in hits)]
+        ranked.sort(key=lambda hit: hit[:2])
+        return [
+            Document(doc["id"][0], doc["title"][0], doc["text"][0], -negative, doc["url"][0])
+            for negative, _, doc in ranked[:topk]
+        ]
+
+    def _stored(self, address: Any) -> Any:
+        return self._searcher.doc(address).to_dict()
+
+
+def _open(index: Path, meta: IndexMeta, analyzer: Any) -> tuple[Any, Any]:
+    import tantivy
+
+    try:
+        opened = tantivy.Index.open(str(index / meta.data))
+        opened.register_tokenizer(TOKENIZER_NAME, analyzer)
+        # "manual": tantivy's default starts a thread that polls the folder for changes that never come.
+        opened.config_reader(reload_policy="manual")
+        opened.reload()
+        return opened.schema, opened.searcher()
+    except (ValueError, OSError) as error:
+        why = " ".join(str(error).split())
+        rebuild = f"rebuild it: scout index build --index {index} SOURCE"
+        raise UserError("index", index, f"cannot be opened ({why}); {rebuild}") from error

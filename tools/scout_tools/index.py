@@ -1,0 +1,215 @@
+"""Building a BM25 index: streamed, deduplicated, and put in force by one rename or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, make_analyzer
+from scout_tools.corpus import Passage, SourceFile
+from scout_tools.index_meta import FORMAT_VERSION, META_NAME, IndexMeta, Source, fsync_folder, write_meta
+
+DATA_PREFIX = "data-"
+_HEAP_BYTES = 128 << 20
+
+
+def make_schema() -> Any:
+    """The tantivy schema: what is shown is stored, and one field of title and text is searched."""
+    import tantivy
+
+    builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field("ordinal", stored=True)  # position in the sources: breaks ties
+    for name in ("id", "title", "text", "url"):
+        # tantivy has no "stored only"; `raw` + `basic` is the cheapest there is, and nobody searches it.
+        builder.add_text_field(name, stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("body", stored=False, tokenizer_name=TOKENIZER_NAME, index_option="freq")
+    return builder.build()
+
+
+def build_index(
+    index: Path,
+    sources: Sequence[Path],
+    layout: str = "auto",
+    *,
+    keep_duplicates: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> IndexMeta:
+    """Build the index of ``sources`` in the folder ``index``; an index already there is replaced at the end.
+
+    Identical passages (same title and text) are kept once, the first of them.
+
+    Raises:
+        UserError: a source is not readable or not what it says, the folder is not an index, another build
+            is running there, or it cannot be written. Nothing of the attempt is left behind.
+    """
+    if not sources:
+        raise UserError("source", "none given", "give at least one file of passages")
+    with _claimed(index):
+        data = index / f"{DATA_PREFIX}{secrets.token_hex(6)}"
+        try:
+            data.mkdir()
+            meta = _write_data(data, sources, layout, keep_duplicates, on_bytes)
+            for path in data.iterdir():
+                _fsync_file(path)
+            fsync_folder(data)
+            write_meta(index, meta)
+        except BaseException as error:
+            shutil.rmtree(data, ignore_errors=True)
+            # tantivy reports a full disk as a ValueError, Python as an OSError.
+            if isinstance(error, (OSError, ValueError)):
+                free_mb = shutil.disk_usage(index).free // 1_000_000
+                why = " ".join(str(error).split())
+                remedy = f"cannot be written ({why}; {free_mb} MB free): make room or choose another folder"
+                raise UserError("index", index, remedy) from error
+            raise
+        _sweep(index, keep=data.name)
+    return meta
+
+
+def _write_data(
+    data: Path,
+    sources: Sequence[Path],
+    layout: str,
+    keep_duplicates: bool,
+    on_bytes: Callable[[int], None] | None,
+) -> IndexMeta:
+    import tantivy
+
+    tantivy_index = tantivy.Index(make_schema(), path=str(data))
+    tantivy_index.register_tokenizer(TOKENIZER_NAME, make_analyzer())
+    # One thread: the same sources give the same segments, scores and order.
+    writer = tantivy_index.writer(_HEAP_BYTES, 1)
+    used: list[Source] = []
+    n_read = n_documents = 0
+    seen: set[bytes] = set()
+    ids: dict[int, None] = {}
+    for path in sources:
+        source = SourceFile(path, on_bytes)
+        try:
+            for passage in source.passages(layout):
+                n_read += 1
+                if not keep_duplicates:
+                    digest = _digest(passage)
+                    if digest in seen:
+                        continue
+                    seen.add(digest)
+                document_id = passage.id if passage.id is not None else str(n_documents)
+                key = hash_id(document_id)
+                if key in ids:
+                    raise UserError("source", path, f"id {document_id!r} stands for two passages: make ids unique")
+                ids[key] = None
+                writer.add_document(_document(passage, document_id, n_documents))
+                n_documents += 1
+            used.append(Source(path.name, source.layout, source.sha256, path.stat().st_size))
+        finally:
+            source.close()
+    writer.commit()
+    writer.wait_merging_threads()
+    return IndexMeta(
+        format_version=FORMAT_VERSION,
+        tantivy_version=tantivy.__version__,
+        tokenizer=TOKENIZER,
+        n_documents=n_documents,
+        n_duplicates=n_read - n_documents,
+        sources=used,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        fingerprint=_fingerprint(used, keep_duplicates),
+        data=data.name,
+    )
+
+
+def _document(passage: Passage, document_id: str, ordinal: int) -> Any:
+    import tantivy
+
+    document = tantivy.Document()
+    document.add_unsigned("ordinal", ordinal)
+    document.add_text("id", document_id)
+    document.add_text("title", passage.title)
+    document.add_text("text", passage.text)
+    document.add_text("url", passage.url)
+    document.add_text("body", f"{passage.title}\n{passage.text}")
+    return document
+
+
+def _digest(passage: Passage) -> bytes:
+    content = f"{passage.title}\0{passage.text}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def hash_id(document_id: str) -> int:
+    """64 bits of an id: a set of these is a quarter of a set of strings."""
+    return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest())
+
+
+def _fingerprint(sources: Sequence[Source], keep_duplicates: bool) -> str:
+    facts = [str(FORMAT_VERSION), TOKENIZER, str(keep_duplicates)]
+    facts += [f"{source.format} {source.sha256}" for source in sources]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+@contextmanager
+def _claimed(index: Path) -> Iterator[None]:
+    """Hold the folder for one build. A folder that did not exist is taken away again if the build fails."""
+    created = not index.exists()
+    try:
+        index.mkdir(parents=True, exist_ok=True)
+        handle = os.open(index, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UserError("index", index, f"cannot be made ({error.strerror}): choose another folder") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError("index", index, "another build is running there: wait for it or stop it") from error
+        strangers = sorted(p.name for p in index.iterdir() if not _is_ours(p.name))
+        if strangers:
+            raise UserError("index", index, f"holds {strangers[0]}, which is no index: choose another folder")
+        current = _current_data(index)
+        _sweep(index, keep=current)
+        yield
+    except BaseException:
+        if created:
+            shutil.rmtree(index, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _is_ours(name: str) -> bool:
+    return name == META_NAME or name.startswith((DATA_PREFIX, f".{META_NAME}."))
+
+
+def _current_data(index: Path) -> str | None:
+    """The data folder in force, read leniently: an index of another version must stay until replaced."""
+    import msgspec
+
+    try:
+        facts = msgspec.json.decode((index / META_NAME).read_bytes())
+        return str(facts["data"])
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return None
+
+
+def _sweep(index: Path, keep: str | None) -> None:
+    """Remove what builds that were killed, or an index since replaced, left in the folder."""
+    for path in index.iterdir():
+        if path.name in (META_NAME, keep):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _fsync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,105 @@
+"""`scout index`: build, inspect, evaluate and search a BM25 index."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from scout_protocol.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    """Run one subcommand.
+
+    Raises:
+        UserError: a file, column, folder or option is not usable.
+    """
+    args = _parser().parse_args(argv)
+    return int({"build": _build, "info": _info, "eval": _eval, "search": _search}[args.command](args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scout index", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    build = commands.add_parser("build", help="make an index of passages; an existing one is replaced at the end")
+    build.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="JSON lines or JSON, also .gz")
+    build.add_argument("--format", default="auto", help="auto, jsonl, wiki18, contexts or hotpot (default auto)")
+    build.add_argument("--keep-duplicates", action="store_true", help="keep passages with equal title and text")
+    info = commands.add_parser("info", help="print the facts about an index")
+    evaluate = commands.add_parser("eval", help="recall of supporting titles on HotpotQA questions")
+    evaluate.add_argument("--questions", type=Path, required=True, help="HotpotQA file")
+    evaluate.add_argument("--limit", type=int, default=0, help="only the first N questions")
+    search = commands.add_parser("search", help="print the best passages for a query")
+    search.add_argument("query")
+    search.add_argument("--topk", type=int, default=3)
+    for command in (build, info, evaluate, search):
+        command.add_argument("--index", type=Path, required=True, help="folder of the index")
+    return parser
+
+
+def _build(args: argparse.Namespace) -> int:
+    from scout_tools.index import build_index
+    from scout_tools.progress import bar
+
+    start = time.monotonic()
+    total = sum(path.stat().st_size for path in args.sources if path.is_file())
+    with bar("indexing", total, unit_is_bytes=True) as advance:
+        meta = build_index(
+            args.index, args.sources, args.format, keep_duplicates=args.keep_duplicates, on_bytes=advance
+        )
+    took = time.monotonic() - start
+    dropped = f", {meta.n_duplicates} duplicates dropped" if meta.n_duplicates else ""
+    print(f"{args.index}: {meta.n_documents} passages{dropped}, {took:.1f} s")
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    from scout_tools.index_meta import read_meta
+
+    meta = read_meta(args.index)
+    data = args.index / meta.data
+    size_mb = sum(path.stat().st_size for path in data.iterdir()) / 1e6
+    print(f"passages     {meta.n_documents} ({meta.n_duplicates} duplicates dropped)")
+    print(f"size         {size_mb:.1f} MB")
+    print(f"created      {meta.created}")
+    print(f"format       {meta.format_version}, tantivy {meta.tantivy_version}, {meta.tokenizer}")
+    print(f"fingerprint  {meta.fingerprint}")
+    for source in meta.sources:
+        print(f"source       {source.name} ({source.format}, {source.bytes} bytes, sha256 {source.sha256})")
+    return 0
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from scout_tools.backends.bm25 import BM25Backend
+    from scout_tools.index_eval import evaluate, read_questions
+    from scout_tools.progress import bar
+
+    questions = read_questions(args.questions)
+    if args.limit > 0:
+        questions = questions[: args.limit]
+    backend = BM25Backend(args.index)
+    start = time.monotonic()
+    with bar("searching", len(questions)) as advance:
+        quality = evaluate(backend, questions, lambda: advance(1))
+    ms = (time.monotonic() - start) * 1000 / quality.n_questions
+    print(f"questions                {quality.n_questions}")
+    for k, value in quality.recall.items():
+        print(f"recall@{k:<2} of titles      {value:.3f}")
+    print(f"all titles in top 10     {quality.all_at_10:.3f}")
+    print(f"time per question        {ms:.2f} ms")
+    return 0
+
+
+def _search(args: argparse.Namespace) -> int:
+    from scout_tools.backends.bm25 import BM25Backend
+
+    if not args.query.strip():
+        raise UserError("query", repr(args.query), "must not be empty")
+    (documents,) = BM25Backend(args.index).search_now([args.query], args.topk)
+    for document in documents:
+        print(f"{document.score:7.3f}  {document.title}  [{document.id}]\n         {document.text}")
+    if not documents:
+        print("no passage holds any of these words")
+    return 0

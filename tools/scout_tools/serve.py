@@ -1,0 +1,125 @@
+"""`scout serve`: N worker processes answer on one port until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from scout_protocol.dialect import DIALECTS, get_dialect
+from scout_protocol.errors import UserError
+from scout_protocol.observation import STYLES
+from scout_tools.settings import Settings
+
+
+def main(argv: list[str]) -> int:
+    """Serve; returns 0 when stopped by a signal.
+
+    Raises:
+        UserError: an option, the port or the index is not usable.
+    """
+    start = time.monotonic()
+    args = _parser().parse_args(argv)
+    settings = _settings(args)
+    _check_index(settings)
+    if args.ready_file is not None:
+        _prepare_ready_file(args.ready_file)
+
+    # Everything is imported before the fork, so that workers share these pages and start in milliseconds.
+    from scout_tools.sockets import listen
+    from scout_tools.supervisor import Supervisor, WorkerFailed
+    from scout_tools.worker import run_worker
+
+    sockets = listen(args.host, args.port, args.workers)
+    host, port = sockets[0].getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def work(slot: int, report: int, life: int) -> int:
+        return run_worker(settings, sockets[slot], report, life)
+
+    def ready() -> None:
+        took = time.monotonic() - start
+        if args.ready_file is not None:
+            _write_ready_file(args.ready_file, url)
+        print(f"scout serve: ready at {url} ({args.workers} workers, {took:.1f} s)", flush=True)
+
+    gc.freeze()  # the collector must not touch, and so copy, what the workers share
+    try:
+        return Supervisor(args.workers, work, args.exit_with).run(ready)
+    except WorkerFailed as error:
+        print(f"scout serve: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if args.ready_file is not None:
+            args.ready_file.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scout serve", description=__doc__)
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    add("--port", type=int, default=5000, help="0 picks a free one (default %(default)s)")
+    add("--workers", type=int, default=2, help="processes (default %(default)s)")
+    add("--index", type=Path, required=True, help="folder made by `scout index build`")
+    add("--backend", default="bm25", choices=["bm25"])
+    add("--topk", type=int, default=3, help="documents per search (default %(default)s)")
+    add("--dialect", default="search-r1", help=f"one of {', '.join(sorted(DIALECTS))} (default %(default)s)")
+    add("--style", default="search_r1", help=f"one of {', '.join(STYLES)} (default %(default)s)")
+    add("--max-chars", type=int, default=20_000, help="characters per observation (default %(default)s)")
+    add("--timeout-s", type=float, default=30.0, help="longest search, in seconds (default %(default)s)")
+    add("--max-body-mb", type=float, default=8.0, help="larger requests get a 413 (default %(default)s)")
+    add("--threads", type=int, default=2, help="searches at once in one worker (default %(default)s)")
+    add("--ready-file", type=Path, help="write {url, pid} here once ready; removed at the end")
+    add("--exit-with", type=int, metavar="PID", help="stop when this process ends, in whatever way")
+    return parser
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    get_dialect(args.dialect)
+    if args.style not in STYLES:
+        raise UserError("--style", args.style, f"choose one of {', '.join(STYLES)}")
+    if not 0 <= args.port <= 65535:
+        raise UserError("--port", args.port, "must be between 0 and 65535")
+    bounds = {"workers": (1, 256), "topk": (1, 1000), "max_chars": (1, 10**7), "threads": (1, 256)}
+    for name, (low, high) in bounds.items():
+        if not low <= getattr(args, name) <= high:
+            raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), f"must be between {low} and {high}")
+    for name in ("timeout_s", "max_body_mb"):
+        if not 0 < getattr(args, name) < 1e6:
+            raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), "must be above 0")
+    return Settings(
+        index=args.index,
+        backend=args.backend,
+        dialect=args.dialect,
+        style=args.style,
+        topk=args.topk,
+        max_chars=args.max_chars,
+        timeout_s=args.timeout_s,
+        max_body_bytes=int(args.max_body_mb * (1 << 20)),
+        threads=args.threads,
+    )
+
+
+def _check_index(settings: Settings) -> None:
+    from scout_tools.index_meta import read_meta
+
+    read_meta(settings.index)
+
+
+def _prepare_ready_file(path: Path) -> None:
+    """Whoever waits for the file must not find one of an earlier run."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError("--ready-file", path, f"cannot be written ({error.strerror})") from error
+
+
+def _write_ready_file(path: Path, url: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+    temporary.replace(path)

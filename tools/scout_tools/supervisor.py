@@ -1,0 +1,193 @@
+"""Keeps N forked workers alive: starts them, replaces the dead, and stops all of them together.
+
+One thread and one selector: signals, readiness reports and deaths arrive as events, nothing is polled.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 12.0
+MAX_FAST_DEATHS = 5  # in a row, each sooner than FAST_S after its start: something is wrong for good
+FAST_S = 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+# (slot, pipe to report on, pipe that closes with the supervisor) -> exit status
+Work = Callable[[int, int, int], int]
+
+
+class WorkerFailed(Exception):
+    """A worker said in one line why it cannot start."""
+
+
+@dataclass
+class _Slot:
+    """The place of one worker. ``report`` is open until the worker said that it is ready."""
+
+    pid: int = 0
+    report: int = -1
+    started: float = 0.0
+    fast_deaths: int = 0
+    restart_at: float | None = None
+
+
+class Supervisor:
+    """Run ``work`` in ``n`` processes until told to stop.
+
+    Args:
+        watch_pid: stop when this process ends; None to stop on signals only.
+    """
+
+    def __init__(self, n: int, work: Work, watch_pid: int | None = None) -> None:
+        self._work, self._slots = work, [_Slot() for _ in range(n)]
+        self._life_read, self._life_write = os.pipe()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._watched = _watch(watch_pid)
+        if self._watched is not None:
+            self._selector.register(self._watched, selectors.EVENT_READ)
+        self._stopping = self._gave_up = False
+        self._stop_by = float("inf")
+
+    def run(self, on_ready: Callable[[], None]) -> int:
+        """Block until stopped; 0 after a signal, 1 if a worker kept dying.
+
+        Raises:
+            WorkerFailed: a worker cannot start; all others are stopped first.
+        """
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
+        announced, start = False, time.monotonic()
+        try:
+            for slot in range(len(self._slots)):
+                self._start(slot)
+            while not self._stopping or any(slot.pid for slot in self._slots):
+                self._wait(start if not announced else None)
+                if not announced and not self._stopping and all(s.pid and s.report < 0 for s in self._slots):
+                    announced = True
+                    on_ready()
+        finally:
+            self._kill(signal.SIGKILL)
+        return 1 if self._gave_up else 0
+
+    def _start(self, index: int) -> None:
+        slot = self._slots[index]
+        report_read, report_write = os.pipe()
+        # Until the child has its own handlers, a signal to it must not land in our wake-up socket.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        pid = os.fork()
+        if pid == 0:
+            status = 70
+            try:
+                signal.set_wakeup_fd(-1)
+                for number in _SIGNALS:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+                os.close(self._life_write)
+                os.close(report_read)
+                status = self._work(index, report_write, self._life_read)
+            except BaseException as error:
+                print(f"worker {os.getpid()}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.close(report_write)
+        slot.pid, slot.report, slot.started, slot.restart_at = pid, report_read, time.monotonic(), None
+        self._selector.register(report_read, selectors.EVENT_READ, slot)
+
+    def _wait(self, start: float | None) -> None:
+        """Handle what happens next: a report, a signal, a death, the end of the watched process, a due time."""
+        now = time.monotonic()
+        due = [slot.restart_at for slot in self._slots if slot.restart_at is not None]
+        due.append(self._stop_by)
+        if start is not None and not self._stopping:
+            due.append(start + START_TIMEOUT_S)
+        wait = min(due) - now
+        for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
+            if isinstance(key.data, _Slot):
+                self._reported(key.data)
+            elif key.fileobj is self._wake_read:
+                self._signalled(self._wake_read.recv(4096))
+            else:
+                self._selector.unregister(key.fileobj)
+                self.stop()
+        self._reap()
+        now = time.monotonic()
+        if now >= self._stop_by:
+            self._kill(signal.SIGKILL)
+        elif start is not None and not self._stopping and now >= start + START_TIMEOUT_S:
+            raise WorkerFailed(f"--workers: not ready after {START_TIMEOUT_S:.0f} s: look at the machine's load")
+        for index, slot in enumerate(self._slots):
+            if not self._stopping and slot.restart_at is not None and now >= slot.restart_at:
+                self._start(index)
+
+    def _reported(self, slot: _Slot) -> None:
+        words = os.read(slot.report, 4096)
+        self._selector.unregister(slot.report)
+        os.close(slot.report)
+        slot.report = -1
+        if words not in (b"", b"ready") and not self._stopping:
+            raise WorkerFailed(words.decode(errors="replace"))
+
+    def _signalled(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number == signal.SIGCHLD:
+                continue
+            if self._stopping and number == signal.SIGINT:
+                self._kill(signal.SIGKILL)  # a second Ctrl-C means now
+            self.stop()
+
+    def stop(self) -> None:
+        """Ask every worker to finish what it has accepted and go."""
+        if not self._stopping:
+            self._stopping, self._stop_by = True, time.monotonic() + STOP_TIMEOUT_S
+            self._kill(signal.SIGTERM)
+
+    def _kill(self, number: signal.Signals) -> None:
+        for slot in self._slots:
+            slot.restart_at = None
+            if slot.pid:
+                os.kill(slot.pid, number)
+        if number == signal.SIGKILL:
+            for slot in self._slots:
+                if slot.pid:
+                    os.waitpid(slot.pid, 0)
+                    slot.pid = 0
+
+    def _reap(self) -> None:
+        for slot in self._slots:
+            if not slot.pid or os.waitpid(slot.pid, os.WNOHANG)[0] == 0:
+                continue
+            pid, slot.pid = slot.pid, 0
+            if slot.report >= 0:
+                self._reported(slot)
+            if self._stopping:
+                continue
+            lived = time.monotonic() - slot.started
+            slot.fast_deaths = slot.fast_deaths + 1 if lived < FAST_S else 0
+            if slot.fast_deaths >= MAX_FAST_DEATHS:
+                print(f"scout serve: a worker died {MAX_FAST_DEATHS} times in a row: stopping", file=sys.stderr)
+                self._gave_up = True
+                self.stop()
+                continue
+            print(f"scout serve: worker {pid} died, starting another", file=sys.stderr, flush=True)
+            slot.restart_at = time.monotonic() + 0.2 * max(0, slot.fast_deaths - 1)
+
+
+def _watch(pid: int | None) -> int | None:
+    """A descriptor that becomes readable when the process ends, whoever reaps it (Linux 5.3)."""
+    if pid is None:
+        return None
+    return os.pidfd_open(pid)
