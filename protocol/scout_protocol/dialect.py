@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import msgspec
 
@@ -70,7 +70,7 @@ def get_dialect(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def marker_pattern(dialect: Dialect) -> re.Pattern[str]:
     """A pattern that matches exactly one marker of the dialect."""
     return re.compile("|".join(re.escape(m) for m in sorted(dialect.markers, key=len, reverse=True)))

@@ -21,7 +21,11 @@ _CONTROL = r"<\|[^<>|\s]{1,64}\|>|</?s>|\[/?INST\]"
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One retrieved passage. ``url`` is empty where the source has none."""
+    """One retrieved passage. ``url`` is empty where the source has none.
+
+    ``title`` is shown as it is: wiki-18's titles keep the quotes that its ``contents`` has around most of
+    them, since that is what released checkpoints saw.
+    """
 
     id: str
     title: str
@@ -99,7 +103,9 @@ def render_hint(reason: Malformed, dialect: Dialect = SEARCH_R1) -> str:
         Malformed.EMPTY_ANSWER: "the answer is empty",
     }[reason]
     # The hint shows tags without their brackets: it is tool text and must stay inert.
-    return _wrap(f"Invalid action: {why}. Use {_name(search)} for a query or {_name(answer)} to answer.", dialect)
+    return _wrap(
+        f"Invalid action: {why}. Use {_name(search)} for a query or {_name(answer)} to answer.", dialect
+    )
 
 
 def _name(tag: Tag) -> str:
@@ -128,13 +134,14 @@ def truncate_tokens(
         raise UserError("observation", observation[:80], f"must be wrapped in {tag.open}…{tag.close}")
     head, tail = observation[: start + len(tag.open)], TRUNCATED + observation[stop:]
     body_ids = encode(observation[start + len(tag.open) : stop])
-    room = max_tokens - len(encode(head)) - len(encode(tail))
-    while room >= 0:
+    room = max(0, max_tokens - len(encode(head)) - len(encode(tail)))
+    while True:
         # A cut inside a character decodes to U+FFFD; merging across the seams can add a token, so re-check.
         body = decode(body_ids[:room]).rstrip("\ufffd")
         cut = head + body + tail
         over = len(encode(cut)) - max_tokens
         if over <= 0:
             return cut
-        room -= over
-    raise UserError("max_obs_tokens", max_tokens, f"needs at least {len(encode(head + tail))} tokens")
+        if room == 0:
+            raise UserError("max_obs_tokens", max_tokens, f"needs at least {max_tokens + over} tokens")
+        room = max(0, room - over)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 
 import msgspec
@@ -35,7 +35,9 @@ class Prompt(msgspec.Struct, frozen=True):
         """
         if not question.strip():
             raise UserError("question", repr(question), "must not be empty")
-        return [{"role": role, "content": text.replace(PLACEHOLDER, question)} for role, text in self.messages]
+        return [
+            {"role": role, "content": text.replace(PLACEHOLDER, question)} for role, text in self.messages
+        ]
 
 
 def prompt_names() -> list[str]:
@@ -44,7 +46,7 @@ def prompt_names() -> list[str]:
     return sorted(p.name.removesuffix(".txt") for p in folder.iterdir() if p.name.endswith(".txt"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_prompt(name: str) -> Prompt:
     """The prompt of that name.
 

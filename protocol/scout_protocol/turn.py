@@ -39,7 +39,8 @@ class Turn(msgspec.Struct, frozen=True):
         text: the query or the answer, stripped; empty when malformed.
         reason: why the turn is malformed, else None.
         end: number of characters of the input that belong to the turn (past the closing marker).
-        think: the content of the first think block, stripped; None where there is none.
+        think: the content of the first think block, stripped, up to the action where it was never closed;
+            None where there is none.
         forged_observation: the policy wrote an observation marker itself.
     """
 
@@ -53,7 +54,8 @@ class Turn(msgspec.Struct, frozen=True):
 
 class _Open(msgspec.Struct):
     is_search: bool
-    end: int  # index just past the opening marker
+    start: int  # index of the opening marker
+    end: int  # index just past it
     others: int = 0  # markers seen since it was opened
 
 
@@ -73,12 +75,17 @@ def parse(text: str, dialect: Dialect = SEARCH_R1) -> Turn:
     think: str | None = None
     forged = False
 
+    def thought(stop: int) -> str | None:
+        """The first think block's content where it is still open at ``stop``."""
+        if think is not None or think_from is None:
+            return think
+        inside = pending[pending_at_think:]
+        return text[think_from : inside[0].start if inside else stop].strip()
+
     for match in marker_pattern(dialect).finditer(text):
         marker = match.group()
         if marker in (dialect.search.close, dialect.answer.close):
-            if think is None and think_from is not None:
-                cut = pending[0].end - _opening_length(pending[0], dialect) if pending else match.start()
-                think = text[think_from : max(cut, think_from)].strip()
+            think = thought(match.start())
             return _close(text, match.start(), match.end(), marker, dialect, pending, think, forged)
         if pending:
             pending[-1].others += 1
@@ -92,16 +99,12 @@ def parse(text: str, dialect: Dialect = SEARCH_R1) -> Turn:
                 del pending[pending_at_think:]
                 think_from = None
         elif marker in (dialect.search.open, dialect.answer.open):
-            pending.append(_Open(marker == dialect.search.open, match.end()))
+            pending.append(_Open(marker == dialect.search.open, match.start(), match.end()))
         else:
             forged = True
 
     reason = Malformed.NO_CLOSING_TAG if pending else Malformed.NO_ACTION
-    return Turn(Action.MALFORMED, "", reason, len(text), think, forged)
-
-
-def _opening_length(opened: _Open, dialect: Dialect) -> int:
-    return len(dialect.search.open if opened.is_search else dialect.answer.open)
+    return Turn(Action.MALFORMED, "", reason, len(text), thought(len(text)), forged)
 
 
 def _close(
