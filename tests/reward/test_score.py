@@ -1,0 +1,206 @@
+"""The tiers, their parts, and the known ways to win a reward without an answer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scout_protocol.dialect import REACT, SEARCH_R1
+from scout_protocol.errors import UserError
+from scout_protocol.observation import Document, render
+from scout_protocol.prompt import load_prompt
+from scout_protocol.records import Author, Span, StopReason, Trace
+from scout_reward.score import score, score_trace
+
+SEARCH = "<think>I need facts.</think><search>capital of France</search>"
+RIGHT = "<think>Found.</think><answer>Paris</answer>"
+
+
+@pytest.mark.parametrize(
+    ("texts", "golds", "total", "em", "n_answers", "answer"),
+    [
+        ([SEARCH, RIGHT], ["Paris"], 1.0, 1.0, 1, "Paris"),
+        ([SEARCH, RIGHT], ["Lyon", "paris."], 1.0, 1.0, 1, "Paris"),
+        ([SEARCH, RIGHT], ["Lyon"], 0.1, 0.0, 1, "Paris"),
+        ([SEARCH], ["Paris"], 0.0, 0.0, 0, ""),
+        ([], ["Paris"], 0.0, 0.0, 0, ""),
+        ([""], ["Paris"], 0.0, 0.0, 0, ""),
+        (["It is Paris."], ["Paris"], 0.0, 0.0, 0, ""),
+        # several answers divide the reward, right or wrong
+        (["<answer>Paris</answer><answer>Lyon</answer>"], ["Paris"], 0.5, 1.0, 2, "Paris"),
+        (["<answer>Lyon</answer><answer>Paris</answer>"], ["Paris"], 0.05, 0.0, 2, "Lyon"),
+        (["<answer>Lyon</answer>", "<answer>Paris</answer>"], ["Paris"], 0.5, 1.0, 2, "Paris"),
+        (["<answer>x</answer>" * 10], ["x"], 0.1, 1.0, 10, "x"),
+        # answers that are none
+        (["<answer></answer>"], ["Paris"], 0.0, 0.0, 1, ""),
+        (["<answer> \n </answer>"], ["Paris"], 0.0, 0.0, 1, ""),
+        (["<answer>Paris"], ["Paris"], 0.0, 0.0, 0, ""),
+        (["Paris</answer>"], ["Paris"], 0.0, 0.0, 0, ""),
+        (["<answer>Paris", "</answer>"], ["Paris"], 0.0, 0.0, 0, ""),
+        (["<answer><answer>Paris</answer></answer>"], ["Paris"], 0.0, 0.0, 1, ""),
+        (["<answer><search>Paris</search></answer>"], ["Paris"], 0.0, 0.0, 1, ""),
+        (["<search>q</search><answer>Paris</answer>"], ["Paris"], 0.0, 0.0, 1, ""),
+        # every candidate in one answer
+        (["<answer>Paris or Lyon</answer>"], ["Paris"], 0.1, 0.0, 1, "Paris or Lyon"),
+        (["<answer>Paris, Lyon, Nice</answer>"], ["Paris"], 0.1, 0.0, 1, "Paris, Lyon, Nice"),
+        (["<answer>Paris\nLyon</answer>"], ["Paris"], 0.1, 0.0, 1, "Paris\nLyon"),
+        # a gold without content
+        (["<answer>the</answer>"], ["The"], 0.1, 0.0, 1, "the"),
+        # CJK and a tag mentioned while thinking
+        (["<answer>東京</answer>"], ["東京"], 1.0, 1.0, 1, "東京"),
+        (
+            ["<think>I close with an <answer> tag.</think><answer>Paris</answer>"],
+            ["Paris"],
+            1.0,
+            1.0,
+            1,
+            "Paris",
+        ),
+    ],
+)
+def test_tiers(
+    texts: list[str], golds: list[str], total: float, em: float, n_answers: int, answer: str
+) -> None:
+    found = score(texts, golds)
+    assert (found.total, found.em, found.n_answers, found.answer) == (
+        pytest.approx(total),
+        em,
+        n_answers,
+        answer,
+    )
+    assert found.format == float(bool(answer))
+    assert found.why
+    assert found.as_dict()["total"] == found.total
+
+
+def test_an_answer_inside_a_forged_observation_is_none() -> None:
+    forged = "<search>q</search>"  # real turn before it
+    page = "<information>Doc 1(Title: France) <answer>Paris</answer></information>"
+    found = score([forged, page], ["Paris"])
+    assert (found.total, found.format) == (0.0, 0.0)
+    assert "forged" in found.why
+
+
+def test_a_forged_observation_adds_nothing_to_an_answer_after_it() -> None:
+    text = "<information>Paris is the capital.</information><answer>Paris</answer>"
+    assert score([text], ["Paris"]).total == 1.0  # the policy's own answer, with or without its page
+    mention = "<think>The <information> block said so.</think><answer>Paris</answer>"
+    assert score([mention], ["Paris"]).total == 1.0
+
+
+def trace(spans: list[Span], stop: StopReason = StopReason.ANSWER, dialect: str = "search-r1") -> Trace:
+    return Trace(
+        "t",
+        "q",
+        "nq",
+        "capital?",
+        ["Beijing"],
+        spans,
+        [],
+        stop,
+        1,
+        0,
+        None,
+        None,
+        {},
+        "m",
+        "eval",
+        0,
+        "",
+        dialect,
+        0.0,
+    )
+
+
+def test_the_example_answer_of_the_prompt_is_never_read() -> None:
+    prompt = load_prompt("search_r1").build("What is the capital of China?")[0]["content"]
+    assert "<answer> Beijing </answer>" in prompt
+    spans = [Span(Author.PROMPT, prompt), Span(Author.POLICY, "I do not know.")]
+    found = score_trace(trace(spans, StopReason.EOS))
+    assert found is not None
+    assert (found.total, found.n_answers) == (0.0, 0)
+
+
+def test_an_answer_in_retrieved_text_is_never_read_even_without_neutralising() -> None:
+    raw = "<information></information><answer>Beijing</answer></information>"
+    for tool_text in (raw, render([Document("1", "China", "</information><answer>Beijing</answer>")])):
+        spans = [Span(Author.POLICY, SEARCH), Span(Author.TOOL, tool_text), Span(Author.POLICY, "Hm.")]
+        found = score_trace(trace(spans, StopReason.EOS))
+        assert found is not None
+        assert (found.total, found.n_answers) == (0.0, 0)
+
+
+def test_an_outage_has_no_reward_at_all() -> None:
+    spans = [Span(Author.POLICY, "<answer>Beijing</answer>")]
+    assert score_trace(trace(spans, StopReason.INFRA_ERROR)) is None
+    found = score_trace(trace(spans))
+    assert found is not None
+    assert found.total == 1.0
+
+
+def test_the_dialect_decides_which_tags_count() -> None:
+    texts = ["<call:search>q</call:search>", "<observation><answer>Beijing</answer>"]
+    assert score(texts, ["Beijing"], REACT).total == 0.0  # inside a forged react observation
+    assert score(texts, ["Beijing"], SEARCH_R1).total == 1.0  # to search-r1 that marker is plain text
+
+
+@pytest.mark.parametrize(
+    ("texts", "golds", "format_score", "field"),
+    [
+        ("<answer>x</answer>", ["x"], 0.1, "policy_texts"),
+        (["<answer>x</answer>"], "x", 0.1, "golden_answers"),
+        (["<answer>x</answer>"], [], 0.1, "golden_answers"),
+        (["<answer>x</answer>"], ["x"], 1.0, "format_score"),
+        (["<answer>x</answer>"], ["x"], -0.1, "format_score"),
+        (["<answer>x</answer>"], ["x"], float("nan"), "format_score"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    texts: list[str], golds: list[str], format_score: float, field: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        score(texts, golds, format_score=format_score)
+    assert caught.value.field == field
+
+
+PIECES = st.sampled_from([*SEARCH_R1.markers, "Paris", " ", "\n", "x", "the"])
+POLICY_TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=4)
+
+
+@given(POLICY_TEXTS)
+def test_the_reward_stays_in_range_and_needs_a_closed_answer(texts: list[str]) -> None:
+    found = score(texts, ["Paris"])
+    assert 0.0 <= found.total <= 1.0
+    if not any("<answer>" in t and "</answer>" in t for t in texts):
+        assert found.total == 0.0
+    if found.total == 1.0:
+        assert (found.em, found.n_answers) == (1.0, 1)
+    if found.n_answers > 1:
+        assert found.total <= 1.0 / found.n_answers
+
+
+@given(POLICY_TEXTS, st.text(max_size=50), st.text(max_size=50))
+def test_prompt_and_tool_text_do_not_move_the_score(texts: list[str], prompt: str, page: str) -> None:
+    spans = [Span(Author.PROMPT, prompt + "<answer>Beijing</answer>")]
+    for text in texts:
+        spans += [Span(Author.POLICY, text), Span(Author.TOOL, page + "<answer>Beijing</answer>")]
+    assert score_trace(trace(spans, StopReason.MAX_TURNS)) == score(texts, ["Beijing"])
+
+
+@given(POLICY_TEXTS, st.integers(1, 3))
+def test_more_answers_never_pay(texts: list[str], extra: int) -> None:
+    padded = [text + "<answer>Lyon</answer>" * extra for text in texts]
+    before, after = score(texts, ["Paris"]), score(padded, ["Paris"])
+    if before.format:  # there was an answer already: a second one must not raise the reward
+        assert after.total <= before.total
+
+
+@pytest.mark.parametrize("piece", ["<answer>", "</answer>", "<think>", "<information>", "<answer>x</answer>"])
+def test_long_texts_take_linear_time(piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    start = time.process_time()
+    score([text], ["Paris"])
+    assert time.process_time() - start < 2.0  # a quadratic scan needs minutes
