@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -24,6 +25,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("scout_cli.doctor", "say what this machine has and what is missing"),
 }
 
+# Errors of the machine, not of Scout: one line is all that helps. Any other OSError shows its traceback.
+_MACHINE_ERRORS = {
+    errno.ENOSPC: "free some disk space, then run it again",
+    errno.EDQUOT: "free some disk space, then run it again",
+    errno.EROFS: "choose a path that can be written",
+    errno.EACCES: "check the permissions, or choose another path",
+    errno.ENOMEM: "close other programs, then run it again",
+}
+
 
 def usage() -> str:
     """The help text: one line per command."""
@@ -32,32 +42,44 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
-    args = sys.argv[1:] if argv is None else argv
+def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
     if args[0] not in COMMANDS:
-        print(f"scout: unknown command {args[0]!r}: choose one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    module_name = COMMANDS[args[0]][0]
+        raise UserError("command", repr(args[0]), f"choose one of {', '.join(COMMANDS)}")
+    status = int(importlib.import_module(COMMANDS[args[0]][0]).main(args[1:]))
+    sys.stdout.flush()  # here, so that a reader who went away is noticed inside the try below
+    return status
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a `UserError` becomes one line on stderr and exit status 2."""
+    args = sys.argv[1:] if argv is None else argv
+    name = f"scout {args[0]}" if args and args[0] in COMMANDS else "scout"
     try:
-        return int(importlib.import_module(module_name).main(args[1:]))
+        return _dispatch(args)
     except UserError as error:
-        print(f"scout {args[0]}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0].startswith("scout_"):
             raise
-        print(f"scout {args[0]}: missing module {error.name}: run `make setup` in the checkout", file=sys.stderr)
+        print(f"{name}: missing module {error.name}: run `make setup` in the checkout", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # the reader of our output (head, less) went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in _MACHINE_ERRORS:
+            raise
+        where = error.filename or "the machine"
+        told = UserError(str(where), error.strerror or "failed", _MACHINE_ERRORS[error.errno])
+        print(f"{name}: {told}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print(f"scout {args[0]}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
 
 

@@ -1,0 +1,66 @@
+# Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report doctor \
+        test test-slow check check-base bench-learning constraints clean setup-verl-tool
+
+RUNS   ?= runs
+RUN    ?= $(RUNS)/quickstart
+HOST   ?= 127.0.0.1
+PORT   ?= 5000
+WORKERS ?= 1
+TOPK   ?= 3
+INDEX  ?= $(RUN)/index
+SEEDS  ?= 0 1 2
+ARGS   ?=
+export TORCH_INDEX PYTHON
+
+STAMP  := .venv/.scout-stamp
+BIN    := .venv/bin
+SCOUT  := $(BIN)/scout
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
+	@requirements/setup.sh
+
+setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
+
+quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report
+	@exec $(SCOUT) quickstart $(ARGS)
+
+real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
+	@[ -n "$(HOTPOT)" ] || { echo "real: HOTPOT is not set: name a HotpotQA file, e.g. make real HOTPOT=path/to/hotpot_dev_500.jsonl" >&2; exit 2; }
+	@[ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
+	@$(MAKE) --no-print-directory setup
+	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)
+
+serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
+	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) $(ARGS)
+
+doctor: $(STAMP) ## say what this machine has and what is missing
+	@exec $(SCOUT) doctor $(ARGS)
+
+test: $(STAMP) ## all tests but the slow ones
+	@exec $(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(STAMP) ## the slow tests
+	@exec $(BIN)/python -m pytest -m slow $(ARGS)
+
+check: $(STAMP) ## lint, format, types, imports between rooms, secrets
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	git ls-files -z -- ':!verl-tool' | xargs -0 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
+
+check-base: $(STAMP) ## install the base alone: the tool server must run without torch, ray and verl
+	@requirements/check_base.sh
+
+constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
+	@requirements/freeze.sh
+
+clean: ## remove caches and build output; .venv and runs/ stay
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
