@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from scout_data.files import convert, read_json_array, read_json_lines, require_file
-from scout_data.rows import check_answers, make_row, read_parquet
+from scout_data.rows import check_answers, check_target, make_row, read_parquet
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow
 
@@ -96,10 +96,7 @@ def read_search_r1(path: str | os.PathLike[str]) -> Iterator[Question]:
     for index, record in enumerate(read_parquet(path, columns)):
         where = f"{path}: row {index}"
         answers = check_answers(record["golden_answers"], f"{where}, column golden_answers")
-        target = ((record["reward_model"] or {}).get("ground_truth") or {}).get("target")
-        if list(target or ()) != answers:
-            remedy = f"differs from golden_answers {answers}: a trained and a reported score would disagree"
-            raise UserError(f"{where}, column reward_model", target, remedy)
+        check_target(record["reward_model"], answers, where)
         if not isinstance(record["data_source"], str) or not record["data_source"]:
             raise UserError(f"{where}, column data_source", repr(record["data_source"]), "must not be empty")
         extra = {"source_id": record["id"]}

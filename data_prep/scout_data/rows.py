@@ -91,6 +91,19 @@ def check_answers(value: Any, field: str) -> list[str]:
     return list(value)
 
 
+def check_target(reward_model: Any, answers: list[str], where: str) -> None:
+    """What verl rewards (``reward_model``) must be what evaluation reports (``golden_answers``).
+
+    Raises:
+        UserError: ``reward_model.ground_truth.target`` is absent or differs.
+    """
+    truth = reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
+    target = truth.get("target") if isinstance(truth, dict) else None
+    if target != answers:
+        remedy = f"ground_truth.target must equal golden_answers, {answers}"
+        raise UserError(f"{where}, column reward_model", repr(reward_model), remedy)
+
+
 def write_rows(path: str | os.PathLike[str], rows: Sequence[RLRow]) -> None:
     """Write rows as parquet, all or nothing. The same rows give the same bytes.
 
@@ -176,7 +189,8 @@ def read_rows(path: str | os.PathLike[str]) -> list[RLRow]:
         where = f"{path}: row {number}"
         if not isinstance(record["question"], str) or not record["question"].strip():
             raise UserError(f"{where}, column question", repr(record["question"]), "must not be empty")
-        check_answers(record["golden_answers"], f"{where}, column golden_answers")
+        answers = check_answers(record["golden_answers"], f"{where}, column golden_answers")
+        check_target(record["reward_model"], answers, where)
         try:
             row = msgspec.convert(_without_nulls(record), RLRow)
         except msgspec.ValidationError as error:
