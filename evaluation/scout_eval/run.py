@@ -29,6 +29,11 @@ from scout_protocol.records import RLRow, StopReason, Trace
 from scout_reward.score import score_trace
 
 
+def default_settings() -> EpisodeSettings:
+    """The episode of the command line's defaults: time limits that a busy machine does not reach."""
+    return EpisodeSettings(turn_timeout_s=120.0, trajectory_timeout_s=600.0)
+
+
 @dataclass(frozen=True, slots=True)
 class EvalConfig:
     """One evaluation. ``out`` is the folder of its files; by custom ``RUN/eval/STAGE[.CONTROL]``."""
@@ -43,7 +48,7 @@ class EvalConfig:
     seed: int = 0
     concurrency: int = 64
     tool_timeout_s: float = 30.0
-    settings: EpisodeSettings = field(default_factory=EpisodeSettings)
+    settings: EpisodeSettings = field(default_factory=default_settings)
     options: PolicyOptions = field(default_factory=PolicyOptions)
 
     def __post_init__(self) -> None:

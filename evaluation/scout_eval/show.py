@@ -38,9 +38,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     title = (
         f"{escape(identity.stage)}{control} · {escape(summary.model)} · {metrics.n_trajectories} questions"
     )
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("")
-    for name in ("n", "EM [95 %]", "F1", "answered", "score", "turns", "searches", "tokens"):
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name in ("n", "EM [95 %]", "F1", "ans.", "reward", "turns", "searches", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     _row(table, "all", metrics.overall)
     for facet, groups in metrics.by.items():

@@ -71,6 +71,11 @@ def read_summary(folder: Path) -> Summary:
         ) from error
 
 
+def _flat(identity: Identity) -> dict[str, Any]:
+    facts = msgspec.structs.asdict(identity)
+    return facts | facts.pop("settings")
+
+
 def check_identity(folder: Path, identity: Identity) -> None:
     """Claim a folder for one evaluation, or make sure that it already belongs to this one.
 
@@ -85,8 +90,9 @@ def check_identity(folder: Path, identity: Identity) -> None:
         found = msgspec.json.decode(path.read_bytes(), type=Identity)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(str(path), error, "is damaged: choose another --out or remove the folder") from error
-    for name in Identity.__struct_fields__:
-        old, new = getattr(found, name), getattr(identity, name)
+    theirs, ours = _flat(found), _flat(identity)
+    for name in sorted(theirs.keys() | ours.keys()):
+        old, new = theirs.get(name), ours.get(name)
         if old != new:
             raise UserError(
                 "out",

@@ -1,0 +1,135 @@
+"""A real tool server in a thread of its own, rows on disk, and traces made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from scout_data.rows import make_row, write_rows
+from scout_protocol.observation import Document, render
+from scout_protocol.records import Author, RLRow, Span, StopReason, ToolCall, Trace
+from scout_protocol.turn import parse
+
+
+class ToolServer:
+    """Answers a query with the page "Capital of X": the capital is "City X". Fails as it is told."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+        self.fail: Callable[[str], bool] = lambda query: False
+        self.pause_s = 0.0
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+
+        async def start() -> None:
+            app = web.Application()
+            app.router.add_post("/get_observation", self._handle)
+            self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+            self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+            ready.set()
+
+        self._loop.run_until_complete(start())
+        self._loop.run_forever()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        query = parse((await request.json())["actions"][0]).text
+        self.queries.append(query)
+        await asyncio.sleep(self.pause_s)
+        if self.fail(query):
+            return web.json_response({"error": "backend down"}, status=503)
+        name = query.removeprefix("Capital of ")
+        page = render([Document(query, query, f"The capital is City {name}.")])
+        return web.json_response(
+            {"observations": [page], "dones": [False], "valids": [True], "processing_time_ms": 1.0}
+        )
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[ToolServer]:
+    running = ToolServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> Callable[..., Path]:
+    """Rows whose gold stands on the page of their title, but for every fifth row."""
+
+    def make(n: int, prompt: str = "search_r1") -> Path:
+        rows: list[RLRow] = []
+        for i in range(n):
+            extra: dict[str, Any] = {"supporting_titles": [f"Capital of {i}"], "hops": 1 + i % 2}
+            gold = f"City {i}" if i % 5 else "Somewhere else"
+            rows.append(make_row(f"What is the capital of {i}?", [gold], prompt, "made", "test", i, extra))
+        path = tmp_path / "rows.parquet"
+        write_rows(path, rows)
+        return path
+
+    return make
+
+
+def trace(
+    index: int = 0,
+    em: float = 1.0,
+    stop: StopReason = StopReason.ANSWER,
+    turns: tuple[str, ...] = ("<think>t</think><search>q</search>", "<answer>City</answer>"),
+    observation: str = "\n\n<information>Doc 1(Title: T) text</information>\n\n",
+    tokens: int | None = 10,
+    **changes: Any,
+) -> Trace:
+    spans = [Span(Author.PROMPT, f"Question: {index}?")]
+    for number, text in enumerate(turns):
+        if number:
+            spans.append(Span(Author.TOOL, observation))
+        spans.append(Span(Author.POLICY, text))
+    score: dict[str, Any] = {
+        "total": em or 0.1, "em": em, "f1": em, "format": 1.0, "n_answers": 1, "answer": "City", "why": "w",
+    }  # fmt: skip
+    made = Trace(
+        trace_id=f"t{index}",
+        question_id=f"q{index}",
+        data_source="made",
+        question=f"{index}?",
+        golden_answers=["City"],
+        spans=spans,
+        tool_calls=[ToolCall("q", 0.01, True) for _ in turns[1:]],
+        stop_reason=stop,
+        n_turns=len(turns),
+        n_searches=len(turns) - 1,
+        n_policy_tokens=tokens,
+        n_tool_tokens=tokens,
+        score={} if stop is StopReason.INFRA_ERROR else score,
+        model="m",
+        stage="s",
+        step=0,
+        prompt_sha256="",
+        dialect="search-r1",
+        wall_s=1.0,
+        extra={"row": {"hops": 1 + index % 2}},
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.fixture
+def make_trace() -> Callable[..., Trace]:
+    return trace
