@@ -39,8 +39,9 @@ real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) $(ARGS)
 
-doctor: $(STAMP) ## say what this machine has and what is missing
-	@exec $(SCOUT) doctor $(ARGS)
+doctor: ## say what this machine has and what is missing; works before set-up, too
+	@if [ -x $(SCOUT) ]; then exec $(SCOUT) doctor $(ARGS); fi; \
+	PYTHONPATH=protocol:cli exec python3 -c 'import sys; from scout_cli.main import main; sys.exit(main(sys.argv[1:]))' doctor $(ARGS)
 
 test: $(STAMP) ## all tests but the slow ones
 	@exec $(BIN)/python -m pytest -m "not slow" $(ARGS)

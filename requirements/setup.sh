@@ -33,7 +33,7 @@ echo "setup: installing the pinned packages into $venv (up to 10 minutes; log in
 pip_install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
     -c requirements/constraints.txt "$@" >>"$log" 2>&1 || {
-    grep -E '^ERROR|No space left' "$log" | tail -n 3 >&2
+    grep -E '^ERROR|^error|No space left' "$log" | tail -n 3 >&2 || true
     refuse "pip: could not install: see $log, then run \`make setup\` again"
   }
 }
