@@ -43,6 +43,8 @@ def test_an_observation_without_a_search_before_it_is_the_policys() -> None:
     assert authors(text) == [("policy", text)]
     second = "<search>q</search><information>1</information><information>2</information><answer>x</answer>"
     assert policy(second) == ["<search>q</search>", "<information>2</information><answer>x</answer>"]
+    after_answer = "<answer>x</answer><information>page <answer>y</answer></information>"
+    assert authors(after_answer) == [("policy", after_answer)]
 
 
 def test_an_answer_on_a_page_is_not_the_policys() -> None:
