@@ -1,0 +1,192 @@
+"""Recipes: a run is verl's own defaults plus named overlays, and an overlay names only what it changes.
+
+An overlay is a YAML file of dotted keys. A key is accepted if verl's configuration has it, if it is one of the
+few that verl reads without listing them (`ADDED`), or if it is a field of `scout_train.settings.ScoutSection`.
+Everything else is refused, so that no line of a recipe is silently without effect.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+
+from scout_train.settings import ScoutSection
+
+KINDS = ("algo", "size", "cluster", "engine")  # applied in this order, after search_agent
+# Prefixes of keys that verl 0.9.1 reads although its YAML files do not list them, and where it reads them.
+ADDED = {
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
+    "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
+    "actor_rollout_ref.model.override_config": "transformers.PretrainedConfig",
+    "ray_kwargs.ray_init": "ray.init",
+    "trainer.v1.sampler.sampler_kwargs": "scout_train.sampler.SamplerOptions",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The four words that name a run."""
+
+    algo: str = "grpo"
+    size: str = "tiny"
+    cluster: str = "cpu"
+    engine: str = "verl"
+
+
+def recipes_dir() -> Path:
+    """The folder of the overlays: beside the package in a checkout, inside it in an installed wheel."""
+    here = Path(__file__).resolve().parent
+    return next(p for p in (here / "recipes", here.parent / "recipes") if (p / "search_agent.yaml").is_file())
+
+
+def names(kind: str) -> list[str]:
+    """The overlays of one kind, e.g. ``names("algo") == ["dapo", "grpo"]``."""
+    return sorted(p.stem for p in (recipes_dir() / kind).glob("*.yaml"))
+
+
+def read_overlay(path: Path) -> dict[str, Any]:
+    """Dotted keys of one overlay file, in its order.
+
+    Raises:
+        UserError: not a mapping of dotted keys.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(str(path), error, "must be YAML: one dotted key a line") from error
+    if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
+        raise UserError(str(path), content, "must be a mapping of dotted keys")
+    return content
+
+
+def overlays(choice: Choice) -> list[tuple[str, dict[str, Any]]]:
+    """``(name, keys)`` of every overlay of a choice, in the order in which they apply.
+
+    Raises:
+        UserError: no overlay of that name.
+    """
+    found = [("search_agent", read_overlay(recipes_dir() / "search_agent.yaml"))]
+    for kind in KINDS:
+        name = getattr(choice, kind)
+        if name not in names(kind):
+            raise UserError(kind, name, f"choose one of {', '.join(names(kind))}")
+        found.append((f"{kind}/{name}", read_overlay(recipes_dir() / kind / f"{name}.yaml")))
+    return found
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """``key=value`` as typed on the command line; the value is read as YAML.
+
+    Raises:
+        UserError: there is no ``=``, or the value is not YAML.
+    """
+    import yaml
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError("--set", text, "must be key=value")
+    try:
+        return key.strip(), _number(yaml.safe_load(value))
+    except yaml.YAMLError as error:
+        raise UserError("--set", text, "the value is not YAML") from error
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads ``1e-4`` as text; every reader of this configuration means a number."""
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() else value
+        except ValueError:
+            return value
+    return value
+
+
+def base_config() -> Any:
+    """verl's own defaults plus an empty ``scout`` section; nothing of verl is imported for this.
+
+    Raises:
+        UserError: verl is not installed.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf, open_dict
+
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("verl", "not installed", "run `make setup`, or pip install 'scout-rl[train]'")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "trainer" / "config"
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose(config_name="ppo_trainer")
+    with open_dict(config):
+        config.scout = OmegaConf.structured(ScoutSection)
+    return config
+
+
+def apply(config: Any, key: str, value: Any, source: str) -> None:
+    """Set one dotted key.
+
+    Raises:
+        UserError: the key has no reader, or the value does not have its type.
+    """
+    from omegaconf import OmegaConf, errors
+
+    if isinstance(value, dict) and not any(key == a or key.startswith(a + ".") for a in ADDED):
+        for part, item in value.items():  # so that every leaf is checked by itself
+            apply(config, f"{key}.{part}", item, source)
+        return
+    added = any(key == a or key.startswith(a + ".") for a in ADDED)
+    if not added and not _has(config, key):
+        raise UserError(f"{source}: {key}", value, "no reader knows this key" + _nearest(config, key))
+    try:
+        OmegaConf.update(config, key, value, merge=True, force_add=added)
+    except (errors.ValidationError, errors.ConfigTypeError, errors.ConfigKeyError) as error:
+        raise UserError(f"{source}: {key}", value, str(error).splitlines()[0]) from error
+
+
+def _has(config: Any, key: str) -> bool:
+    from omegaconf import DictConfig, OmegaConf
+
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
+    return isinstance(node, DictConfig) and last in node.keys()  # noqa: SIM118 (`in node` is False for ???)
+
+
+def _nearest(config: Any, key: str) -> str:
+    import difflib
+
+    from omegaconf import DictConfig, OmegaConf
+
+    parts = key.split(".")
+    while parts:
+        parts.pop()
+        node = OmegaConf.select(config, ".".join(parts)) if parts else config
+        if isinstance(node, DictConfig):
+            rest = key.split(".")[len(parts)]
+            close = difflib.get_close_matches(rest, [str(k) for k in node], n=3)
+            at = ".".join(parts) or "the top level"
+            return f"; {at} has {', '.join(close)}" if close else f"; nothing like it in {at}"
+    return ""
+
+
+def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> Any:
+    """verl's configuration for one run, before paths are filled in: defaults, overlays, ``--set``.
+
+    Raises:
+        UserError: unknown overlay or key, or a value of the wrong type.
+    """
+    config = base_config()
+    for source, keys in overlays(choice):
+        for key, value in keys.items():
+            apply(config, key, _number(value), f"recipes/{source}.yaml")
+    for key, value in settings or []:
+        apply(config, key, value, "--set")
+    return config

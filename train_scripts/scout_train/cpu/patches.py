@@ -1,0 +1,75 @@
+"""What verl 0.9.1 cannot be told through a public hook. Each patch says why it exists.
+
+All of them refuse on another version of verl: there they must be looked at again, not applied blindly.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from scout_protocol.errors import UserError
+
+VERL_VERSION = "0.9.1"
+
+
+def require_version() -> None:
+    """Raise unless the verl these patches were written for is installed.
+
+    Raises:
+        UserError: another version.
+    """
+    found = version("verl")
+    if found != VERL_VERSION:
+        raise UserError("verl", found, f"the CPU plug-in is written for verl=={VERL_VERSION}: install that")
+
+
+def gloo_backend() -> None:
+    """`init_process_group("cpu:gloo,cpu:gloo")` → ``"gloo"``.
+
+    verl/utils/distributed.py builds the backend string as ``cpu:gloo,<device>:<backend>``. With device "cpu"
+    that names the CPU twice, which torch rejects; no setting changes the first half.
+    """
+    require_version()
+    import torch.distributed
+
+    original = torch.distributed.init_process_group
+    if getattr(original, "scout_patch", False):
+        return
+
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        return original("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
+
+    init_process_group.scout_patch = True  # type: ignore[attr-defined]
+    torch.distributed.init_process_group = init_process_group
+
+
+def unpinned_offload() -> None:
+    """`CPUOffloadPolicy(pin_memory=True)` → ``False`` inside verl's FSDP engine.
+
+    verl builds the reference policy with pinned offload; pinning memory needs an accelerator. Only runs with
+    a KL term have a reference policy.
+    """
+    require_version()
+    from torch.distributed.fsdp import CPUOffloadPolicy
+    from verl.workers.engine.fsdp import transformer_impl
+
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory=False: CPUOffloadPolicy(pin_memory=False)
+
+
+def rollout_class(name: str, fqn: str) -> None:
+    """Add a rollout class. verl 0.9.1 has a public registry for replicas, for rollout classes only this dict."""
+    require_version()
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+
+    _ROLLOUT_REGISTRY[(name, "async")] = fqn
+
+
+def plain_class(ray_actor_class: Any) -> Any:
+    """The class under a ``@ray.remote`` decorator.
+
+    verl decorates its agent-loop worker for TransferQueue where it defines it; running it inside the trainer
+    process (one process less that imports torch and verl, no RPC per turn) needs the class itself.
+    """
+    require_version()
+    return ray_actor_class.__ray_metadata__.modified_class

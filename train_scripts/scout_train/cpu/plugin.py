@@ -1,0 +1,30 @@
+"""``actor_rollout_ref.model.external_lib``: verl imports this wherever it builds a model configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+from scout_train.cpu import patches
+
+
+def _replica() -> Any:
+    from scout_train.cpu.rollout import TransformersReplica
+
+    return TransformersReplica
+
+
+def register() -> None:
+    """FSDP's engine for the device "cpu", and ``rollout.name=transformers``."""
+    EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
+        FSDPEngineWithLMHead
+    )
+    RolloutReplicaRegistry.register("transformers", _replica)
+    patches.rollout_class("transformers", "scout_train.cpu.rollout.TransformersRollout")
+    patches.unpinned_offload()
+
+
+register()

@@ -1,0 +1,145 @@
+"""The training process: `python -m scout_train.runner RUN/config.yaml`, started by `scout_train.launch`.
+
+Does what verl's `main_ppo` does, with the trainer in this process instead of in a Ray actor: one process less
+that imports torch and verl.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+
+
+def check_prompts(config: Any, rows_path: str, most: int = 2000) -> None:
+    """Raise if one of the first ``most`` prompts does not fit ``data.max_prompt_length``.
+
+    Raises:
+        UserError: naming the row.
+    """
+    from scout_agent.transformers_policy import prompt_token_ids
+    from scout_data.rows import read_rows
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    limit = int(config.data.max_prompt_length)
+    for row in read_rows(rows_path)[:most]:
+        n_tokens = len(prompt_token_ids(tokenizer, row.prompt))
+        if n_tokens > limit:
+            raise UserError(
+                f"{rows_path}: {row.id}", f"prompt of {n_tokens} tokens", f"raise data.max_prompt_length (now {limit})"
+            )
+
+
+def start_ray(config: Any, temp_dir: str) -> None:
+    """A private Ray in ``temp_dir``; never one that already runs on this machine."""
+    import ray
+    from omegaconf import OmegaConf
+
+    arguments = dict(OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
+    arguments.pop("runtime_env", None)  # the environment is already complete: see launch.environment
+    ray.init(address="local", _temp_dir=temp_dir, log_to_driver=True, **arguments)
+
+
+def export(checkpoint: Path, target: Path) -> None:
+    """The actor of a checkpoint as a Hugging Face folder, checked by loading it; replaces ``target`` at once.
+
+    verl's checkpoint writes it (``hf_model`` in ``save_contents``).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source, fresh = checkpoint / "actor" / "huggingface", target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh)
+    model, report = AutoModelForCausalLM.from_pretrained(fresh, output_loading_info=True)
+    AutoTokenizer.from_pretrained(fresh)
+    # A tied head is stored once.
+    missing = set(report["missing_keys"]) - ({"lm_head.weight"} if model.config.tie_word_embeddings else set())
+    if missing or report["unexpected_keys"]:
+        raise RuntimeError(f"{source}: the exported model does not reload: {report}")
+    if not all(torch.isfinite(p).all() for p in model.parameters()):
+        raise RuntimeError(f"{source}: the exported model has weights that are not finite")
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.replace(target)
+
+
+def train(config: Any) -> None:
+    """Run verl's trainer to the last step and export the actor."""
+    import transfer_queue as tq
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.import_utils import load_class_from_fqn
+
+    from scout_train.trainer import ScoutTrainer
+
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    config.transfer_queue.enable = True
+    OmegaConf.resolve(config)
+    tq.init(config.transfer_queue)
+    trainer, loops, succeeded = None, None, False
+    try:
+        trainer = ScoutTrainer(config)
+        trainer.init()
+        loops_class = load_class_from_fqn(
+            config.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "agent loop manager"
+        )
+        loops = loops_class.create(
+            config,
+            trainer.get_llm_client(),
+            trainer.get_teacher_client(),
+            trainer.get_reward_handles(),
+        )
+        print(f"[scout] ready after {time.perf_counter() - _START:.1f} s", flush=True)
+        trainer.fit(loops)
+        succeeded = True
+    finally:
+        if loops is not None:
+            loops.close()
+        if trainer is not None and getattr(trainer, "logger", None) is not None:
+            trainer.logger.finish(exit_code=0 if succeeded else 1)
+        tq.close()
+
+
+_START = time.perf_counter()
+
+
+def main(argv: list[str]) -> int:
+    """``argv``: the composed configuration and the folder for Ray."""
+    from omegaconf import OmegaConf, open_dict
+
+    import scout_train.sampler as sampler
+    from scout_train.resume import checkpoints
+
+    config_path, temp_dir = Path(argv[0]), argv[1]
+    config = OmegaConf.load(config_path)
+    with open_dict(config):
+        config.scout = OmegaConf.load(config_path).scout
+    try:
+        check_prompts(config, config.data.train_files)
+        start_ray(config, temp_dir)
+        train(config)
+        run_dir = Path(config.scout.run.dir)
+        export(checkpoints(Path(config.trainer.default_local_dir))[-1], run_dir / "hf")
+    except UserError as error:
+        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except sampler.SamplingStopped as error:
+        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
+        return 3
+    print("[scout] finished", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Ray's and torch's shutdown hooks take seconds and have nothing left to save; the guard ends what remains.
+    os._exit(code)

@@ -1,0 +1,84 @@
+"""The ``scout.*`` section of a run's configuration: every key that this project reads, with its type.
+
+Keys under ``scout`` that are not fields here are refused when a run is composed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MISSING = "???"  # OmegaConf's mark for a value that must be given
+
+
+@dataclass
+class EpisodeSection:
+    """The budget of a trajectory; becomes `scout_agent.episode.EpisodeSettings`."""
+
+    dialect: str = MISSING
+    max_turns: int = MISSING  # type: ignore[assignment]
+    max_turn_tokens: int = MISSING  # type: ignore[assignment]
+    max_obs_tokens: int = MISSING  # type: ignore[assignment]
+    turn_timeout_s: float = MISSING  # type: ignore[assignment]
+    trajectory_timeout_s: float = MISSING  # type: ignore[assignment]
+
+
+@dataclass
+class ToolsSection:
+    """The tool server, by its base URL."""
+
+    url: str = MISSING
+    timeout_s: float = MISSING  # type: ignore[assignment]
+    max_connections: int = 256
+
+
+@dataclass
+class RewardSection:
+    """What `scout_reward.score` may be told."""
+
+    format_score: float = MISSING  # type: ignore[assignment]
+
+
+@dataclass
+class SamplerSection:
+    """What verl's replay buffer cannot be told elsewhere."""
+
+    poll_interval_s: float = MISSING  # type: ignore[assignment]
+    max_infra_error_share: float = MISSING  # type: ignore[assignment]
+
+
+@dataclass
+class RunSection:
+    """Where a run writes and what it calls itself in traces."""
+
+    dir: str = MISSING
+    stage: str = MISSING
+    model: str = MISSING
+    keep_checkpoints: int = 2
+
+
+@dataclass
+class ClusterSection:
+    """What the processes of a run may use."""
+
+    torch_threads: int = MISSING  # type: ignore[assignment]
+
+
+@dataclass
+class ScoutSection:
+    """All of ``scout.*``."""
+
+    episode: EpisodeSection = field(default_factory=EpisodeSection)
+    tools: ToolsSection = field(default_factory=ToolsSection)
+    reward: RewardSection = field(default_factory=RewardSection)
+    sampler: SamplerSection = field(default_factory=SamplerSection)
+    run: RunSection = field(default_factory=RunSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+
+
+def read_settings(config: Any) -> ScoutSection:
+    """The typed ``scout`` section of a composed configuration (an OmegaConf DictConfig)."""
+    from omegaconf import OmegaConf
+
+    merged = OmegaConf.merge(OmegaConf.structured(ScoutSection), config.scout)
+    return OmegaConf.to_object(merged)  # type: ignore[return-value]
