@@ -27,3 +27,7 @@ class UserError(Exception):
         if len(shown) > 200:
             shown = shown[:200] + "…"
         super().__init__(f"{field}: {shown}: {remedy}".translate(_CONTROL))
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str]]:
+        # Exceptions pickle through their message; ours has three arguments, and Ray pickles it.
+        return type(self), (self.field, self.value, self.remedy)
