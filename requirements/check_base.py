@@ -22,5 +22,4 @@ from scout_protocol.prompt import load_prompt, prompt_names  # noqa: E402
 assert len(golden_turns()) >= 60
 assert [load_prompt(name).name for name in prompt_names()] == prompt_names()
 assert main(["doctor", "--need", "base"]) in (0, 1)  # 1 where the machine is small, not where a package is
-assert main(["eval", "--help-me"]) != 0
 print("base install: the tool server loads without " + ", ".join(HEAVY))
