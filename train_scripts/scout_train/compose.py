@@ -25,7 +25,6 @@ ADDED = {
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "transformers.PretrainedConfig",
     "ray_kwargs.ray_init": "ray.init",
-    "trainer.v1.sampler.sampler_kwargs": "scout_train.sampler.SamplerOptions",
 }
 
 
@@ -189,4 +188,23 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
             apply(config, key, _number(value), f"recipes/{source}.yaml")
     for key, value in settings or []:
         apply(config, key, value, "--set")
+    _tell_sampler(config)
     return config
+
+
+def _tell_sampler(config: Any) -> None:
+    """Hand our sampler what it needs; verl 0.9.1 passes a custom sampler nothing but ``sampler_kwargs``."""
+    from omegaconf import open_dict
+
+    groups = "algorithm.filter_groups"
+    with open_dict(config):
+        config.trainer.v1.sampler.sampler_kwargs = {
+            "poll_interval_s": "${scout.sampler.poll_interval_s}",
+            "max_infra_error_share": "${scout.sampler.max_infra_error_share}",
+            "train_batch_size": "${data.train_batch_size}",
+            "group_size": "${actor_rollout_ref.rollout.n}",
+            "filter_groups": f"${{{groups}.enable}}",
+            "metric": f"${{{groups}.metric}}",
+            "max_num_gen_batches": f"${{{groups}.max_num_gen_batches}}",
+            "max_inflight_gen_batches": f"${{{groups}.max_inflight_gen_batches}}",
+        }

@@ -112,21 +112,20 @@ _START = time.perf_counter()
 
 def main(argv: list[str]) -> int:
     """``argv``: the composed configuration and the folder for Ray."""
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
 
     import scout_train.sampler as sampler
-    from scout_train.resume import checkpoints
+    from scout_train.resume import checkpoints, step_of
 
     config_path, temp_dir = Path(argv[0]), argv[1]
     config = OmegaConf.load(config_path)
-    with open_dict(config):
-        config.scout = OmegaConf.load(config_path).scout
     try:
         check_prompts(config, config.data.train_files)
-        start_ray(config, temp_dir)
-        train(config)
-        run_dir = Path(config.scout.run.dir)
-        export(checkpoints(Path(config.trainer.default_local_dir))[-1], run_dir / "hf")
+        ckpt_dir, steps = Path(config.trainer.default_local_dir), int(config.trainer.total_training_steps)
+        if not checkpoints(ckpt_dir) or step_of(checkpoints(ckpt_dir)[-1]) < steps:
+            start_ray(config, temp_dir)
+            train(config)
+        export(checkpoints(ckpt_dir)[-1], Path(config.scout.run.dir) / "hf")
     except UserError as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2

@@ -1,0 +1,141 @@
+"""What must be true before a run starts; each failure is one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+
+
+VERL = "0.9.1"
+MIN_CORES = 2
+MIN_FREE_GIB = 3.0  # measured peak of a tiny run: see README
+
+
+def check_verl() -> None:
+    """verl is installed, in the version that the CPU plug-in knows."""
+    try:
+        found = version("verl")
+    except PackageNotFoundError as error:
+        raise UserError("verl", "not installed", "run `make setup`, or pip install 'scout-rl[train]'") from error
+    if found != VERL:
+        raise UserError("verl", found, f"install verl=={VERL}")
+
+
+def check_machine(out: Path, model_bytes: int, keep: int) -> None:
+    """Enough cores, memory and disk."""
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if cores < MIN_CORES:
+        raise UserError("cores", cores, f"training needs at least {MIN_CORES}")
+    free_gib = psutil.virtual_memory().available / 2**30
+    if free_gib < MIN_FREE_GIB:
+        raise UserError("free memory", f"{free_gib:.1f} GiB", f"close something: training needs {MIN_FREE_GIB} GiB")
+    # A checkpoint holds weights, two Adam moments and the exported model: four times the weights.
+    need = 4 * model_bytes * (keep + 2) + 2**28
+    free = shutil.disk_usage(out).free
+    if free < need:
+        raise UserError(f"disk of {out}", f"{free / 2**30:.1f} GiB free", f"needs {need / 2**30:.1f} GiB")
+
+
+def check_model(folder: Path, tokens: int) -> int:
+    """A model folder that can hold ``tokens`` positions. Returns the size of its weights in bytes."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise UserError("--model", folder, "is not a model folder (no config.json); `scout sft` makes one")
+    try:
+        described: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(str(config), error, "must be JSON") from error
+    weights = [p for pattern in ("*.safetensors", "*.bin") for p in folder.glob(pattern)]
+    if not weights:
+        raise UserError("--model", folder, "has no weights (*.safetensors)")
+    tokenizer = folder / "tokenizer_config.json"
+    if not tokenizer.is_file():
+        raise UserError("--model", folder, "has no tokenizer_config.json")
+    if not (folder / "chat_template.jinja").is_file() and "chat_template" not in tokenizer.read_text("utf-8"):
+        raise UserError("--model", folder, "its tokenizer has no chat template")
+    room = described.get("max_position_embeddings")
+    if isinstance(room, int) and room < tokens:
+        raise UserError(
+            "data.max_prompt_length + data.max_response_length", tokens, f"this model holds {room} positions"
+        )
+    return sum(p.stat().st_size for p in weights)
+
+
+def check_rows(name: str, path: str, at_least: int) -> None:
+    """A parquet file with the columns of an RL row and at least so many rows."""
+    from scout_data.rows import read_rows
+
+    rows = read_rows(path)
+    if len(rows) < at_least:
+        raise UserError(f"{name} {path}", f"{len(rows)} rows", f"a step needs {at_least} (data.train_batch_size)")
+
+
+def check_tools(url: str, timeout_s: float = 5.0) -> None:
+    """The tool server says that it is ready."""
+    if not url.startswith(("http://", "https://")):
+        raise UserError("--tools", url, "must be a URL such as http://127.0.0.1:5000")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
+    try:
+        with opener.open(f"{url.rstrip('/')}/ready", timeout=timeout_s) as response:
+            response.read()
+    except urllib.error.HTTPError as error:
+        raise UserError("--tools", url, f"answers /ready with {error.code}: wait, or see its log") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError("--tools", url, f"no tool server there ({reason}): start one with `make serve-tools`") from error
+
+
+def check_config(config: Any) -> None:
+    """Numbers that must fit each other."""
+    from scout_agent.episode import EpisodeSettings
+    from scout_protocol.dialect import get_dialect
+
+    actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
+    get_dialect(config.scout.episode.dialect)
+    EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
+    for key, value in (
+        ("data.train_batch_size", data.train_batch_size),
+        ("actor_rollout_ref.rollout.n", rollout.n),
+        ("trainer.total_training_steps", config.trainer.total_training_steps),
+    ):
+        if value < 1:
+            raise UserError(key, value, "must be at least 1")
+    if rollout.n < 2:
+        raise UserError("actor_rollout_ref.rollout.n", rollout.n, "a group needs at least 2 members")
+    if data.train_batch_size % actor.ppo_mini_batch_size:
+        raise UserError(
+            "actor_rollout_ref.actor.ppo_mini_batch_size",
+            actor.ppo_mini_batch_size,
+            f"must divide data.train_batch_size ({data.train_batch_size})",
+        )
+    longest = data.max_prompt_length + data.max_response_length
+    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu < longest:
+        raise UserError(
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+            actor.ppo_max_token_len_per_gpu,
+            f"must hold one trajectory: {longest} tokens",
+        )
+    groups = config.algorithm.filter_groups
+    if groups.enable and groups.max_num_gen_batches < 1:
+        raise UserError(
+            "algorithm.filter_groups.max_num_gen_batches", groups.max_num_gen_batches, "must be at least 1: a bound"
+        )
+    if groups.enable and groups.metric not in ("acc", "f1", "format"):
+        raise UserError(
+            "algorithm.filter_groups.metric", groups.metric, "choose acc, f1 or format: an outcome, not the reward"
+        )
+    if not 0 < config.scout.sampler.max_infra_error_share <= 1:
+        raise UserError(
+            "scout.sampler.max_infra_error_share", config.scout.sampler.max_infra_error_share, "must be in (0, 1]"
+        )

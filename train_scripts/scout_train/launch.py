@@ -1,0 +1,300 @@
+"""`scout train`: compose a recipe, check what it needs, run verl's trainer, watch it, leave nothing behind."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scout_protocol.errors import UserError
+
+from scout_train.compose import KINDS, Choice, names
+
+STALLED = 4  # exit code: no progress for --stall-timeout-s
+# What may differ between the two halves of an interrupted run.
+FREE_TO_CHANGE = (
+    "trainer.total_training_steps",
+    "trainer.save_freq",
+    "trainer.test_freq",
+    "trainer.default_local_dir",
+    "scout.tools",
+    "scout.run",
+    "scout.cluster",
+    "scout.sampler",
+    "ray_kwargs",
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="scout train", description=__doc__.split("\n")[0] if __doc__ else None)
+    for kind in KINDS:
+        default = getattr(Choice(), kind)
+        p.add_argument(f"--{kind}", default=default, help=f"{', '.join(names(kind))} (default {default})")
+    p.add_argument("--model", type=Path, required=True, help="model folder to start from")
+    p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
+    p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
+    p.add_argument("--tools", required=True, metavar="URL", help="base URL of the tool server")
+    p.add_argument("--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there")
+    p.add_argument("--steps", type=int, required=True, help="updates in total, resumed ones included")
+    p.add_argument("--save-every", type=int, default=5, metavar="STEPS", help="checkpoint interval (default 5)")
+    p.add_argument("--eval-every", type=int, default=0, metavar="STEPS", help="validate; 0: never (default)")
+    p.add_argument("--seed", type=int, default=0, help="of data order and sampling (default 0)")
+    p.add_argument("--stage", help="name in traces (default: the algorithm)")
+    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe")
+    p.add_argument("--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)")
+    p.add_argument("--time-limit-s", type=float, default=0.0, help="end a run after so long (0: never)")
+    p.add_argument("--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing")
+    return p
+
+
+def build_config(args: argparse.Namespace) -> Any:
+    """The complete configuration of a run.
+
+    Raises:
+        UserError: unknown overlay or key, wrong type, numbers that do not fit each other.
+    """
+    from omegaconf import open_dict
+
+    from scout_train import checks
+    from scout_train.compose import compose, parse_setting
+
+    choice = Choice(args.algo, args.size, args.cluster, args.engine)
+    config = compose(choice, [parse_setting(text) for text in args.set])
+    out, stage = args.out.resolve(), args.stage or args.algo
+    with open_dict(config):
+        config.actor_rollout_ref.model.path = str(args.model.resolve())
+        config.data.train_files = str(args.train.resolve())
+        config.data.val_files = str((args.val or args.train).resolve())
+        config.data.seed = config.actor_rollout_ref.rollout.seed = args.seed
+        config.trainer.default_local_dir = str(out / "ckpt")
+        config.trainer.total_training_steps = args.steps
+        config.trainer.save_freq, config.trainer.test_freq = args.save_every, args.eval_every or -1
+        config.trainer.val_before_train = False
+        config.trainer.project_name, config.trainer.experiment_name = "scout", stage
+        config.scout.tools.url = args.tools.rstrip("/")
+        config.scout.run.dir, config.scout.run.stage, config.scout.run.model = str(out), stage, args.model.name
+    checks.check_config(config)
+    return config
+
+
+def environment(config: Any, temp_dir: str) -> dict[str, str]:
+    """Variables of every process of the run; Ray's workers inherit them."""
+    threads = str(config.scout.cluster.torch_threads)
+    run_dir = Path(config.scout.run.dir)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no foreign cluster
+    env.update(
+        PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
+        PYTHONUNBUFFERED="1",
+        VERL_USE_EXTERNAL_MODULES="scout_train.cpu.platform",
+        VERL_PLATFORM="cpu",
+        VERL_USE_EXTERNAL_PLUGINS="none",
+        VERL_LOGGING_LEVEL="WARN",
+        TRANSFER_QUEUE_ENABLE="1",
+        TQ_NUM_THREADS="1",
+        TQ_CLIENT_ZMQ_IO_THREADS="1",
+        OMP_NUM_THREADS=threads,
+        OMP_WAIT_POLICY="passive",  # spinning threads starve the other processes of a small machine
+        TOKENIZERS_PARALLELISM="false",
+        HF_HUB_OFFLINE="1",
+        HF_DATASETS_CACHE=f"{temp_dir}/datasets",
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        TENSORBOARD_DIR=str(run_dir / "tensorboard"),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_DEDUP_LOGS="0",
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+        NCCL_DEBUG="WARN",
+    )
+    return env
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """The run's folder, for us alone.
+
+    Raises:
+        UserError: the folder cannot be used, or another run has it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = (out / ".lock").open("w")
+    except OSError as error:
+        raise UserError("--out", out, f"{error.strerror}: choose a writable folder") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError("--out", out, "another run is writing there: wait, or choose another folder") from error
+        yield
+
+
+def prepare(config: Any, out: Path) -> int:
+    """Make the run's folder fit to go on. Returns the step to go on from (0: the beginning).
+
+    Raises:
+        UserError: the folder holds a run with other settings.
+    """
+    import yaml
+    from omegaconf import OmegaConf
+
+    from scout_train import resume
+
+    now = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    saved = out / "config.yaml"
+    step = resume.repair(out / "ckpt")
+    if step and saved.is_file():
+        before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+        changed = resume.changed_keys(before, now, FREE_TO_CHANGE)  # type: ignore[arg-type]
+        if changed:
+            raise UserError("--out", out, f"was made with other settings ({', '.join(changed[:5])}): choose another")
+    resume.trim(out / "metrics.jsonl", step)
+    resume.trim(out / "traces.jsonl", step)
+    resume.replace_text(saved, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
+    return step
+
+
+def finished(out: Path, steps: int) -> bool:
+    """Whether an earlier run got to the end: at least ``steps`` steps and an exported model."""
+    marker = out / "finished"
+    return marker.is_file() and marker.read_text().strip() == str(steps) and (out / "hf" / "config.json").is_file()
+
+
+def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> int:
+    """Start the guard and the trainer under it, show progress, and return the exit code."""
+    from scout_train import follow, guard
+
+    temp_dir = tempfile.mkdtemp(prefix="sc-", dir="/tmp")  # noqa: S108  short: Ray's sockets live below it
+    log = out / "console.log"
+    runner = [sys.executable, "-m", "scout_train.runner", str(out / "config.yaml"), temp_dir]
+    command = [sys.executable, "-m", "scout_train.guard", temp_dir, str(args.time_limit_s), str(log), "--", *runner]
+    follower = follow.Follower(out, args.stall_timeout_s)
+    process = subprocess.Popen(  # noqa: S603
+        command, env=environment(config, temp_dir), stdin=subprocess.PIPE, start_new_session=True
+    )
+    code: int | None = None
+    stalled = False
+    try:
+        with _Progress(start_step, args.steps) as progress:
+            while code is None:
+                code = _wait(process, 0.3)
+                for metrics in follower.new_steps():
+                    progress.show(metrics)
+                if code is None and follower.stalled():
+                    stalled = True
+                    break
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()  # the guard ends everything when this pipe closes
+        process.wait(timeout=60)
+    if stalled:
+        return _say(STALLED, f"no progress for {args.stall_timeout_s:.0f} s: the run was ended", log)
+    if code == guard.TIME_LIMIT:
+        return _say(code, f"--time-limit-s {args.time_limit_s:.0f} is over; the same command goes on", log)
+    if code:
+        return _say(code, follow.failure(log), log)
+    return 0
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _say(code: int, message: str, log: Path) -> int:
+    print(f"scout train: {message}\nscout train: the whole log is {log}", file=sys.stderr)
+    return code
+
+
+class _Progress:
+    """A bar with the time left on a terminal; one line a step elsewhere."""
+
+    def __init__(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console, self.total, self.start = Console(), total, time.monotonic()
+        columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("train", total=total, completed=done)
+
+    def __enter__(self) -> _Progress:
+        self.bar.start()
+        self.console.print("starting Ray and verl (20-60 s)")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.bar.stop()
+
+    def show(self, metrics: dict[str, Any]) -> None:
+        from scout_train.follow import step_line
+
+        self.bar.update(self.task, completed=metrics["step"])
+        self.console.print(step_line(metrics, self.total), highlight=False)
+
+
+def print_recipe(args: argparse.Namespace) -> None:
+    """Every key that the overlays and ``--set`` change, under the overlay it comes from."""
+    from scout_train.compose import overlays
+
+    for source, keys in overlays(Choice(args.algo, args.size, args.cluster, args.engine)):
+        print(f"recipes/{source}.yaml")
+        for key, value in keys.items():
+            print(f"  {key}: {value}")
+    if args.set:
+        print("--set\n  " + "\n  ".join(args.set))
+
+
+def main(argv: list[str]) -> int:
+    """The command; 0 when the run is complete, 2 for wrong input, else what `run` says.
+
+    Raises:
+        UserError: wrong input or a missing precondition; nothing has been started.
+    """
+    from scout_train import checks
+
+    args = parser().parse_args(argv)
+    checks.check_verl()
+    config = build_config(args)
+    model_bytes = checks.check_model(args.model, config.data.max_prompt_length + config.data.max_response_length)
+    checks.check_rows("--train", str(args.train), config.data.train_batch_size)
+    if args.val is not None:
+        checks.check_rows("--val", str(args.val), 1)
+    elif args.eval_every:
+        raise UserError("--eval-every", args.eval_every, "needs --val")
+    if args.dry_run:
+        print_recipe(args)
+        return 0
+    out = args.out.resolve()
+    with locked(out):
+        if finished(out, args.steps):
+            print(f"already finished: {args.steps} steps, model in {out / 'hf'}")
+            return 0
+        checks.check_tools(args.tools)
+        checks.check_machine(out, model_bytes, config.scout.run.keep_checkpoints)
+        start_step = prepare(config, out)
+        if start_step:
+            print(f"going on from step {start_step}")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        code = run(config, args, out, start_step)
+        if code == 0:
+            (out / "finished").write_text(f"{args.steps}\n")
+            print(f"finished: {args.steps} steps, model in {out / 'hf'}")
+        return code
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"scout train: {error}")
