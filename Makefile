@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report doctor \
-        test test-slow check check-base bench-learning constraints clean setup-verl-tool
+        test test-slow check check-base bench-learning constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -12,6 +12,14 @@ WORKERS ?= 1
 TOPK   ?= 3
 INDEX  ?= $(RUN)/index
 SEEDS  ?= 0 1 2
+# where the stages of a run leave their files
+TOOLS  ?= http://127.0.0.1:$(PORT)
+CORPUS ?= $(RUN)/world/corpus.jsonl
+TRAIN  ?= $(RUN)/world/train.parquet
+ROWS   ?= $(RUN)/world/test.parquet
+MODEL  ?= $(RUN)/sft/model
+STEPS  ?= 20
+STAGE  ?= sft
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -39,6 +47,28 @@ real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) $(ARGS)
 
+index: $(STAMP) ## a BM25 index: CORPUS INDEX
+	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
+
+data: $(STAMP) ## RL rows from a HotpotQA or Search-R1 file: SOURCE OUT
+	@[ -n "$(SOURCE)" ] && [ -n "$(OUT)" ] || { echo "data: SOURCE or OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }
+	@exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
+
+sft: $(STAMP) ## the warm-up alone, against a running server: TOOLS TRAIN RUN
+	@exec $(SCOUT) sft $(ARGS)
+
+train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+	@exec $(SCOUT) train --algo grpo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-grpo" $(ARGS)
+
+train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
+
+eval: $(STAMP) ## held-out questions, against a running server: TOOLS MODEL ROWS STAGE RUN
+	@exec $(SCOUT) eval run --rows "$(ROWS)" --policy "hf:$(MODEL)" --tools $(TOOLS) --stage $(STAGE) --out "$(RUN)/eval/$(STAGE)" $(ARGS)
+
+report: $(STAMP) ## draw the report of a run: RUN
+	@exec $(SCOUT) report --run "$(RUN)" $(ARGS)
+
 doctor: ## say what this machine has and what is missing; works before set-up, too
 	@if [ -x $(SCOUT) ]; then exec $(SCOUT) doctor $(ARGS); fi; \
 	PYTHONPATH=protocol:cli exec python3 -c 'import sys; from scout_cli.main import main; sys.exit(main(sys.argv[1:]))' doctor $(ARGS)
@@ -58,6 +88,9 @@ check: $(STAMP) ## lint, format, types, imports between rooms, secrets
 
 check-base: $(STAMP) ## install the base alone: the tool server must run without torch, ray and verl
 	@requirements/check_base.sh
+
+bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
+	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
 	@requirements/freeze.sh
