@@ -26,6 +26,7 @@ export TORCH_INDEX PYTHON
 STAMP  := .venv/.scout-stamp
 BIN    := .venv/bin
 SCOUT  := $(BIN)/scout
+FITS   := $(BIN)/python -m scout_cli.machine  # refuses a machine that is too small
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,12 +37,14 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
 
 quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report
+	@$(FITS)
 	@exec $(SCOUT) quickstart $(ARGS)
 
 real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 	@[ -n "$(HOTPOT)" ] || { echo "real: HOTPOT is not set: name a HotpotQA file, e.g. make real HOTPOT=path/to/hotpot_dev_500.jsonl" >&2; exit 2; }
 	@[ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
 	@$(MAKE) --no-print-directory setup
+	@$(FITS)
 	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)
 
 serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
@@ -55,12 +58,15 @@ data: $(STAMP) ## RL rows from a HotpotQA or Search-R1 file: SOURCE OUT
 	@exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
 
 sft: $(STAMP) ## the warm-up alone, against a running server: TOOLS TRAIN RUN
+	@$(FITS)
 	@exec $(SCOUT) sft $(ARGS)
 
 train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+	@$(FITS)
 	@exec $(SCOUT) train --algo grpo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-grpo" $(ARGS)
 
 train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+	@$(FITS)
 	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
 
 eval: $(STAMP) ## held-out questions, against a running server: TOOLS MODEL ROWS STAGE RUN
