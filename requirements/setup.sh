@@ -7,9 +7,10 @@ cd "$(dirname "$0")/.."
 venv=.venv log=.venv/setup.log stamp=.venv/.scout-stamp
 refuse() { echo "setup: $*" >&2; exit 2; }
 
+fits='import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'
 python=""
 for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
-  if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
+  if "$candidate" -c "$fits" 2>/dev/null; then
     python=$candidate
     break
   fi
@@ -25,7 +26,7 @@ PYTHONPATH=protocol:cli "$python" -m scout_cli.machine
 
 start=$SECONDS
 # a set-up that was killed inside `venv` leaves a .venv without pip
-if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+if ! { "$venv/bin/python" -c "$fits" && "$venv/bin/python" -m pip --version; } >/dev/null 2>&1; then
   "$python" -m venv --clear "$venv" >/dev/null 2>&1 ||
     refuse "venv: $python cannot make $venv: install its venv package (Debian: apt-get install python3-venv)"
 fi
