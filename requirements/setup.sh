@@ -17,7 +17,7 @@ for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
 done
 [ -n "$python" ] || refuse "python: ${PYTHON:-$(python3 --version 2>&1 || true)}: needs 3.11 or 3.12: install it, or name it with PYTHON=…"
 
-want=$(cat pyproject.toml requirements/constraints.txt requirements/setup.sh | sha256sum)
+want=$(cat pyproject.toml requirements/constraints.txt requirements/setup.sh | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && "$venv/bin/python" -c 'import scout_protocol' 2>/dev/null; then
   touch "$stamp"
   exit 0
