@@ -72,8 +72,9 @@ def read_summary(folder: Path) -> Summary:
 
 
 def _flat(identity: Identity) -> dict[str, Any]:
-    facts = msgspec.structs.asdict(identity)
-    return facts | facts.pop("settings")
+    facts: dict[str, Any] = msgspec.structs.asdict(identity)
+    facts |= facts.pop("settings")
+    return facts
 
 
 def check_identity(folder: Path, identity: Identity) -> None:
