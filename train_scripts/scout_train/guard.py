@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -98,7 +99,11 @@ def main(argv: list[str]) -> int:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 (one thread, before exec)
             )
-            return watch(child, limit_s, lambda: bool(stops))
+            code = watch(child, limit_s, lambda: bool(stops))
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            # Every descendant was adopted and reaped, so this is the whole tree.
+            log.write(b"[scout] CPU seconds of all processes: %.1f\n" % (used.ru_utime + used.ru_stime))
+            return code
     finally:
         shutil.rmtree(temp_dir, ignore_errors=True)
 

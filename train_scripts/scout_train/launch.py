@@ -113,6 +113,9 @@ def environment(config: Any, temp_dir: str) -> dict[str, str]:
         RAY_DEDUP_LOGS="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         NCCL_DEBUG="WARN",
+        # Ray keeps idle workers ready for tasks; a run has only actors, each with a process of its own.
+        RAY_enable_worker_prestart="0",
+        RAY_prestart_worker_first_driver="0",
     )
     return env
 
@@ -240,7 +243,7 @@ class _Progress:
         from scout_train.follow import step_line
 
         self.bar.update(self.task, completed=metrics["step"])
-        self.console.print(step_line(metrics, self.total), highlight=False)
+        self.console.print(step_line(metrics, self.total), highlight=False, soft_wrap=True)
 
 
 def print_recipe(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def start_ray(config: Any, temp_dir: str) -> None:
     arguments = dict(OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
     arguments.pop("runtime_env", None)  # the environment is already complete: see launch.environment
     ray.init(address="local", _temp_dir=temp_dir, log_to_driver=True, **arguments)
+    mark("Ray is up")
 
 
 def export(checkpoint: Path, target: Path) -> None:
@@ -69,42 +71,56 @@ def export(checkpoint: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-def train(config: Any) -> None:
-    """Run verl's trainer to the last step and export the actor."""
-    import transfer_queue as tq
-    from omegaconf import OmegaConf
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-    from verl.utils.import_utils import load_class_from_fqn
+def mark(stage: str) -> None:
+    """Say how far the start has come; the log shows where start-up time goes."""
+    print(f"[scout] {time.perf_counter() - _START:6.1f} s  {stage}", flush=True)
 
-    from scout_train.trainer import ScoutTrainer
 
-    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    config.transfer_queue.enable = True
-    OmegaConf.resolve(config)
-    tq.init(config.transfer_queue)
-    trainer, loops, succeeded = None, None, False
-    try:
-        trainer = ScoutTrainer(config)
-        trainer.init()
-        loops_class = load_class_from_fqn(
-            config.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "agent loop manager"
-        )
-        loops = loops_class.create(
-            config,
-            trainer.get_llm_client(),
-            trainer.get_teacher_client(),
-            trainer.get_reward_handles(),
-        )
-        print(f"[scout] ready after {time.perf_counter() - _START:.1f} s", flush=True)
-        trainer.fit(loops)
-        succeeded = True
-    finally:
-        if loops is not None:
-            loops.close()
-        if trainer is not None and getattr(trainer, "logger", None) is not None:
-            trainer.logger.finish(exit_code=0 if succeeded else 1)
-        tq.close()
+def train(config: Any, temp_dir: str) -> None:
+    """Run verl's trainer to the last step.
+
+    Start-up is mostly processes importing torch and verl, so what does not depend on each other overlaps: Ray
+    starts while this process imports verl, TransferQueue starts while the training worker does.
+    """
+    with ThreadPoolExecutor(1) as side:
+        ray_up = side.submit(start_ray, config, temp_dir)
+        import transfer_queue as tq
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+        from verl.utils.import_utils import load_class_from_fqn
+
+        from scout_train.trainer import ScoutTrainer
+
+        mark("verl is imported")
+        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+        config.transfer_queue.enable = True
+        OmegaConf.resolve(config)
+        ray_up.result()
+        queue_up = side.submit(tq.init, config.transfer_queue)
+        trainer, loops, succeeded = None, None, False
+        try:
+            trainer = ScoutTrainer(config)
+            trainer.init()
+            mark("the training worker is up")
+            queue_up.result()
+            loops_class = load_class_from_fqn(
+                config.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "agent loop manager"
+            )
+            loops = loops_class.create(
+                config,
+                trainer.get_llm_client(),
+                trainer.get_teacher_client(),
+                trainer.get_reward_handles(),
+            )
+            mark("ready")
+            trainer.fit(loops)
+            succeeded = True
+        finally:
+            if loops is not None:
+                loops.close()
+            if trainer is not None and getattr(trainer, "logger", None) is not None:
+                trainer.logger.finish(exit_code=0 if succeeded else 1)
 
 
 _START = time.perf_counter()
@@ -114,25 +130,25 @@ def main(argv: list[str]) -> int:
     """``argv``: the composed configuration and the folder for Ray."""
     from omegaconf import OmegaConf
 
-    import scout_train.sampler as sampler
+    from scout_train.errors import SamplingStopped
     from scout_train.resume import checkpoints, step_of
 
     config_path, temp_dir = Path(argv[0]), argv[1]
     config = OmegaConf.load(config_path)
     try:
         check_prompts(config, config.data.train_files)
+        mark("prompts checked")
         ckpt_dir, steps = Path(config.trainer.default_local_dir), int(config.trainer.total_training_steps)
         if not checkpoints(ckpt_dir) or step_of(checkpoints(ckpt_dir)[-1]) < steps:
-            start_ray(config, temp_dir)
-            train(config)
+            train(config, temp_dir)
         export(checkpoints(ckpt_dir)[-1], Path(config.scout.run.dir) / "hf")
     except UserError as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2
-    except sampler.SamplingStopped as error:
+    except SamplingStopped as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 3
-    print("[scout] finished", flush=True)
+    mark("finished")
     return 0
 
 

@@ -21,11 +21,9 @@ import transfer_queue as tq
 from scout_protocol.errors import UserError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+from scout_train.errors import SamplingStopped
+
 Reasons = tuple[set[str], set[str], set[str], "Counter[float]"]
-
-
-class SamplingStopped(RuntimeError):
-    """A step cannot be filled; the weights of the step before are whole and are saved before the run ends."""
 
 
 @dataclass(frozen=True)

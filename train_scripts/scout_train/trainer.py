@@ -13,10 +13,10 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from scout_train.agent_loop import surroundings
+from scout_train.errors import SamplingStopped
 from scout_train.manager import DirectClient
 from scout_train.metrics_log import MetricsLog
 from scout_train.resume import old_checkpoints
-from scout_train.sampler import SamplingStopped
 from scout_train.settings import read_settings
 
 
@@ -67,6 +67,8 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
             rewards[key.split("_")[0]].append(float(scores.sum()))
         metrics["scout/zero_variance_group_share"] = zero_variance_share(rewards)
         metrics["scout/trained_trajectories"] = len(real)
+        # Without a second log-prob pass verl logs entropy only as the term of the loss.
+        metrics.setdefault("actor/entropy", metrics.get("actor/entropy_loss"))
 
     # -- checkpoints -----------------------------------------------------------------------------------
 
