@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from scout_eval.metrics import outcome, summarise
 from scout_eval.report_cli import main
+from scout_eval.report_curves import PANELS
 from scout_eval.report_data import load_run
 from scout_eval.report_html import page
 from scout_eval.report_picks import pick_trajectories
@@ -90,9 +92,19 @@ def write_eval(make_trace: Callable[..., Trace]) -> Callable[..., list[Trace]]:
         )
         metrics = summarise([outcome(t) for t in traces])
         summary = Summary(
-            identity, metrics, "rows.parquet", len(ems), "http://t", "models/" + stage, "2026-01-01", 1.0, 1.0, 0,
-            "f" * 40, {"python": "3.11.7"},
-        )  # fmt: skip
+            identity=identity,
+            metrics=metrics,
+            rows="rows.parquet",
+            n_rows=len(ems),
+            tools="http://t",
+            model=f"models/{stage}",
+            finished_at="2026-01-01",
+            wall_s=1.0,
+            cpu_s=1.0,
+            n_resumed=0,
+            commit="f" * 40,
+            versions={"python": "3.11.7"},
+        )
         write_json(folder / "summary.json", summary)
         return traces
 
@@ -115,12 +127,10 @@ def whole_run(tmp_path: Path, write_eval: Callable[..., list[Trace]]) -> Path:
     for stage in ("base", "sft", "grpo", "dapo"):
         for control in ("blank", "shuffled"):
             write_eval(run, f"{stage}.{control}", [0.0] * 10)
-    keys = ("critic/score/mean", "scout/em", "scout/searches", "scout/turns", "actor/entropy", "actor/grad_norm",
-            "scout/zero_variance_group_share", "response_length/mean", "timing_s/step")  # fmt: skip
+    keys = [key for _, key in PANELS]
+    steps = [{"step": s, **{k: 0.01 * s + i for i, k in enumerate(keys)}} for s in range(1, 13)]
     for name in ("grpo", "dapo"):
-        write_metrics(
-            run, name, [{"step": s, **{k: 0.01 * s + i for i, k in enumerate(keys)}} for s in range(1, 13)]
-        )
+        write_metrics(run, name, list(steps))
     (run / "stages.json").write_text(json.dumps({"sft": {"wall_s": 75.0, "cpu_s": 70.5, "done_at": "x"}}))
     return run
 
@@ -175,10 +185,8 @@ def test_spans_are_marked_by_their_author(whole_run: Path) -> None:
 
 def test_hostile_text_stays_text(tmp_path: Path, write_eval: Callable[..., list[Trace]]) -> None:
     run = tmp_path / "run"
-    write_eval(
-        run, "sft", [0.0, 1.0], question=HOSTILE, golden_answers=[HOSTILE], question_id=HOSTILE, observation=HOSTILE,
-        model=HOSTILE,
-    )  # fmt: skip
+    fields = ("question", "question_id", "observation", "model")
+    write_eval(run, "sft", [0.0, 1.0], golden_answers=[HOSTILE], **dict.fromkeys(fields, HOSTILE))
     (run / "stages.json").write_text(
         json.dumps({HOSTILE: {"wall_s": 1.0, "cpu_s": None, "done_at": HOSTILE}})
     )
@@ -283,8 +291,6 @@ def test_help_imports_nothing_heavy() -> None:
         "for m in (cli, report_cli):\n    m.parser().format_help()\n"
         "print([m for m in ('numpy','aiohttp','pyarrow','torch','transformers','rich') if m in sys.modules])"
     )
-    import os
-
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
