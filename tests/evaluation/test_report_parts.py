@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scout_eval.charts import Bar, Series, line_chart, stage_chart, trailing_mean
@@ -122,6 +122,7 @@ def test_a_chart_of_nothing_is_nothing() -> None:
     assert line_chart("t", [Series("grpo", "GRPO", [])], [], 5) == ""
 
 
+@settings(deadline=None)  # the machine is shared
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 7))
 def test_trailing_mean_looks_back_only(ys: list[float], window: int) -> None:
     points = [(float(i), y) for i, y in enumerate(ys)]
@@ -131,6 +132,7 @@ def test_trailing_mean_looks_back_only(ys: list[float], window: int) -> None:
         assert found[i] == (float(i), pytest.approx(sum(seen) / len(seen), abs=1e-6))
 
 
+@settings(deadline=None)
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 def test_ticks_cover_the_range_evenly(low: float, width: float) -> None:
     ticks = nice_ticks(low, low + width)
