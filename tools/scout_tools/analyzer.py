@@ -9,6 +9,11 @@ TOKENIZER = r"regex \w+ | lowercase"
 TOKENIZER_NAME = "scout_words"
 
 
+def is_tantivy_error(error: BaseException) -> bool:
+    """Whether tantivy failed: it raises ValueError, or PanicException for a panic of its Rust code."""
+    return isinstance(error, ValueError) or type(error).__name__ == "PanicException"
+
+
 def make_analyzer() -> Any:
     """A tantivy analyzer for `TOKENIZER`; its `analyze(text)` gives the terms in order."""
     import tantivy

@@ -34,11 +34,11 @@ _JSON = (b"content-type", b"application/json")
 Handler = Callable[[bytes], Awaitable[bytes]]
 
 
-class _TooLarge(Exception):
+class _TooLargeError(Exception):
     """The body is over the limit."""
 
 
-class _Gone(Exception):
+class _GoneError(Exception):
     """The client went away before its body was complete."""
 
 
@@ -69,7 +69,7 @@ class ToolApp:
                 body = encode(ErrorBody(f"{scope['path']} takes POST", "method"))
             else:
                 body = await handler(await _read(scope, receive, self.settings.max_body_bytes))
-        except _TooLarge:
+        except _TooLargeError:
             status = 413
             body = encode(ErrorBody(f"larger than {self.settings.max_body_bytes} bytes", "body"))
         except WireError as error:
@@ -77,7 +77,7 @@ class ToolApp:
         except BackendError as error:
             status, extra = 503, [(b"retry-after", b"1")]
             body = encode(ErrorBody(f"the search backend is unavailable ({error.kind})", "backend"))
-        except _Gone:
+        except _GoneError:
             return
         took = f"{time.perf_counter() - start:.6f}".encode()
         length = str(len(body)).encode()
@@ -126,7 +126,7 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body, if it is at most ``limit`` bytes; a declared length is enough to refuse it."""
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > limit:
-            raise _TooLarge
+            raise _TooLargeError
     message = await receive()
     body: bytes = message.get("body", b"")
     pieces, size = [body], len(body)
@@ -135,9 +135,9 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
     if message["type"] != "http.request":
-        raise _Gone
+        raise _GoneError
     if size > limit:
-        raise _TooLarge
+        raise _TooLargeError
     return b"".join(pieces)
 
 

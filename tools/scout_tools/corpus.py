@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from scout_protocol.errors import UserError
 FORMATS = ("jsonl", "wiki18", "contexts", "hotpot")
 _HELP = "use {id,title,text}, wiki-18's {id,contents}, HotpotQA's official file, or JSON lines with contexts"
 _CHUNK_CHARS = 1 << 20
+_MAX_ITEM_CHARS = 64 << 20  # a damaged array must not pull the whole file into memory
+_SEPARATORS = re.compile(r"[ \t\r\n,]*")
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -78,10 +81,14 @@ class SourceFile:
 
     def __init__(self, path: Path, on_bytes: Callable[[int], None] | None = None) -> None:
         self.path = path
+        self.where = str(path)  # file and line of the latest passage
+        self.layout = ""  # known once the passages are exhausted
         try:
             self._raw = _Hashing(path, on_bytes)
         except OSError as error:
-            raise UserError("source", path, f"cannot be read ({error.strerror}): give an existing file") from error
+            raise UserError(
+                "source", path, f"cannot be read ({error.strerror}): give an existing file"
+            ) from error
         buffered = io.BufferedReader(self._raw, 1 << 20)
         self.stream: io.BufferedIOBase = buffered
         if path.suffix == ".gz":
@@ -104,10 +111,11 @@ class SourceFile:
         """
         if layout not in ("auto", *FORMATS):
             raise UserError("format", layout, f"choose one of auto, {', '.join(FORMATS)}")
-        for where, raw in _records(self.stream, self.path):
+        for place, raw in _records(self.stream, self.path):
+            self.where = f"{self.path}:{place}"
             if layout == "auto":
-                layout = _detect(raw, f"{self.path}:{where}")
-            yield from _convert(raw, layout, f"{self.path}:{where}")
+                layout = _detect(raw, self.where)
+            yield from _convert(raw, layout, self.where)
         if layout == "auto":
             raise UserError("source", self.path, f"holds no record: {_HELP}")
         self.layout = layout
@@ -159,29 +167,36 @@ def _records(stream: io.BufferedIOBase, path: Path) -> Iterator[tuple[str, bytes
 def _array_items(first: bytes, stream: io.BufferedIOBase, path: Path) -> Iterator[tuple[str, bytes]]:
     """The items of one JSON array, decoded piece by piece: the official files hold half a gigabyte."""
     decoder = json.JSONDecoder()
-    text = io.TextIOWrapper(_Chained(first[1:], stream), encoding="utf-8")
-    buffer, item, ended = "", 0, False
+    text = io.TextIOWrapper(io.BufferedReader(_Chained(first[1:], stream)), encoding="utf-8")
+    buffer, at, item, ended = "", 0, 0, False
     try:
         while True:
-            buffer = buffer.lstrip(" \t\r\n,")
-            if buffer.startswith("]"):
+            at = _skip(buffer, at)
+            if buffer.startswith("]", at):
                 return
             try:
-                value, end = decoder.raw_decode(buffer)
+                value, at = decoder.raw_decode(buffer, at)
             except json.JSONDecodeError as error:
-                if ended:
-                    raise UserError("source", f"{path}:item {item + 1}", f"not valid JSON ({error.msg})") from error
+                buffer, at = buffer[at:], 0
+                if ended or len(buffer) > _MAX_ITEM_CHARS:
+                    where = f"{path}:item {item + 1}"
+                    raise UserError("source", where, f"not valid JSON ({error.msg})") from error
                 # Doubling what is read keeps the repeated decoding of a long item linear.
                 more = text.read(max(_CHUNK_CHARS, len(buffer)))
                 ended, buffer = not more, buffer + more
                 continue
-            item, buffer = item + 1, buffer[end:]
+            item += 1
             yield f"item {item}", json.dumps(value).encode()
     except UnicodeDecodeError as error:
         raise UserError("source", f"{path}:item {item + 1}", f"not UTF-8 ({error.reason})") from error
 
 
-class _Chained(io.RawIOBase):
+def _skip(buffer: str, at: int) -> int:
+    match = _SEPARATORS.match(buffer, at)
+    return match.end() if match else at
+
+
+class _Chained(io.RawIOBase):  # what `_records` took off the stream, then the stream
     def __init__(self, head: bytes, tail: io.BufferedIOBase) -> None:
         self._head, self._tail = head, tail
 

@@ -8,13 +8,15 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from scout_protocol.errors import UserError
-from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, make_analyzer
+from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.corpus import Passage, SourceFile
 from scout_tools.index_meta import FORMAT_VERSION, META_NAME, IndexMeta, Source, fsync_folder, write_meta
 
@@ -64,8 +66,7 @@ def build_index(
             write_meta(index, meta)
         except BaseException as error:
             shutil.rmtree(data, ignore_errors=True)
-            # tantivy reports a full disk as a ValueError, Python as an OSError.
-            if isinstance(error, (OSError, ValueError)):
+            if isinstance(error, OSError) or is_tantivy_error(error):
                 free_mb = shutil.disk_usage(index).free // 1_000_000
                 why = " ".join(str(error).split())
                 remedy = f"cannot be written ({why}; {free_mb} MB free): make room or choose another folder"
@@ -88,10 +89,37 @@ def _write_data(
     tantivy_index.register_tokenizer(TOKENIZER_NAME, make_analyzer())
     # One thread: the same sources give the same segments, scores and order.
     writer = tantivy_index.writer(_HEAP_BYTES, 1)
+    try:
+        used, n_documents, n_duplicates = _add_all(writer, sources, layout, keep_duplicates, on_bytes)
+        writer.commit()
+    finally:
+        # After a failure too: the folder can be removed only when no thread writes into it.
+        writer.wait_merging_threads()
+    return IndexMeta(
+        format_version=FORMAT_VERSION,
+        tantivy_version=tantivy.__version__,
+        tokenizer=TOKENIZER,
+        n_documents=n_documents,
+        n_duplicates=n_duplicates,
+        sources=used,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        fingerprint=_fingerprint(used, keep_duplicates),
+        data=data.name,
+    )
+
+
+def _add_all(
+    writer: Any,
+    sources: Sequence[Path],
+    layout: str,
+    keep_duplicates: bool,
+    on_bytes: Callable[[int], None] | None,
+) -> tuple[list[Source], int, int]:
+    """Add every passage; (sources with their hashes, passages added, duplicates dropped)."""
     used: list[Source] = []
     n_read = n_documents = 0
-    seen: set[bytes] = set()
-    ids: dict[int, None] = {}
+    contents: set[bytes] = set()
+    ids: set[int] = set()
     for path in sources:
         source = SourceFile(path, on_bytes)
         try:
@@ -99,32 +127,23 @@ def _write_data(
                 n_read += 1
                 if not keep_duplicates:
                     digest = _digest(passage)
-                    if digest in seen:
+                    if digest in contents:
                         continue
-                    seen.add(digest)
-                document_id = passage.id if passage.id is not None else str(n_documents)
-                key = hash_id(document_id)
+                    contents.add(digest)
+                own_id = str(n_documents) if len(sources) == 1 else f"{path.name}:{n_documents}"
+                document_id = own_id if passage.id is None else passage.id
+                key = _hash_id(document_id)
                 if key in ids:
-                    raise UserError("source", path, f"id {document_id!r} stands for two passages: make ids unique")
-                ids[key] = None
+                    raise UserError(
+                        "source", source.where, f"id {document_id!r} is used twice: make ids unique"
+                    )
+                ids.add(key)
                 writer.add_document(_document(passage, document_id, n_documents))
                 n_documents += 1
             used.append(Source(path.name, source.layout, source.sha256, path.stat().st_size))
         finally:
             source.close()
-    writer.commit()
-    writer.wait_merging_threads()
-    return IndexMeta(
-        format_version=FORMAT_VERSION,
-        tantivy_version=tantivy.__version__,
-        tokenizer=TOKENIZER,
-        n_documents=n_documents,
-        n_duplicates=n_read - n_documents,
-        sources=used,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        fingerprint=_fingerprint(used, keep_duplicates),
-        data=data.name,
-    )
+    return used, n_documents, n_read - n_documents
 
 
 def _document(passage: Passage, document_id: str, ordinal: int) -> Any:
@@ -145,7 +164,7 @@ def _digest(passage: Passage) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def hash_id(document_id: str) -> int:
+def _hash_id(document_id: str) -> int:
     """64 bits of an id: a set of these is a quarter of a set of strings."""
     return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest())
 
@@ -158,27 +177,29 @@ def _fingerprint(sources: Sequence[Source], keep_duplicates: bool) -> str:
 
 @contextmanager
 def _claimed(index: Path) -> Iterator[None]:
-    """Hold the folder for one build. A folder that did not exist is taken away again if the build fails."""
-    created = not index.exists()
+    """Hold the folder for one build. Folders that did not exist are taken away again if the build fails."""
+    missing = [path for path in (index, *index.parents) if not path.exists()]
     try:
         index.mkdir(parents=True, exist_ok=True)
         handle = os.open(index, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UserError("index", index, f"cannot be made ({error.strerror}): choose another folder") from error
+        raise UserError(
+            "index", index, f"cannot be made ({error.strerror}): choose another folder"
+        ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError("index", index, "another build is running there: wait for it or stop it") from error
+            raise UserError("index", index, "another build runs there: wait for it or stop it") from error
         strangers = sorted(p.name for p in index.iterdir() if not _is_ours(p.name))
         if strangers:
             raise UserError("index", index, f"holds {strangers[0]}, which is no index: choose another folder")
-        current = _current_data(index)
-        _sweep(index, keep=current)
+        _sweep(index, keep=_current_data(index))
         yield
     except BaseException:
-        if created:
-            shutil.rmtree(index, ignore_errors=True)
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()  # only if empty: what others put there is theirs
         raise
     finally:
         os.close(handle)
@@ -190,8 +211,6 @@ def _is_ours(name: str) -> bool:
 
 def _current_data(index: Path) -> str | None:
     """The data folder in force, read leniently: an index of another version must stay until replaced."""
-    import msgspec
-
     try:
         facts = msgspec.json.decode((index / META_NAME).read_bytes())
         return str(facts["data"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 from pathlib import Path
+from types import FrameType
 
 from scout_protocol.errors import UserError
 
@@ -23,10 +25,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scout index", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    build = commands.add_parser("build", help="make an index of passages; an existing one is replaced at the end")
+    build = commands.add_parser(
+        "build", help="make an index of passages; an existing one is replaced at the end"
+    )
     build.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="JSON lines or JSON, also .gz")
-    build.add_argument("--format", default="auto", help="auto, jsonl, wiki18, contexts or hotpot (default auto)")
-    build.add_argument("--keep-duplicates", action="store_true", help="keep passages with equal title and text")
+    build.add_argument(
+        "--format", default="auto", help="auto, jsonl, wiki18, contexts or hotpot (default auto)"
+    )
+    build.add_argument(
+        "--keep-duplicates", action="store_true", help="keep passages with equal title and text"
+    )
     info = commands.add_parser("info", help="print the facts about an index")
     evaluate = commands.add_parser("eval", help="recall of supporting titles on HotpotQA questions")
     evaluate.add_argument("--questions", type=Path, required=True, help="HotpotQA file")
@@ -43,6 +51,8 @@ def _build(args: argparse.Namespace) -> int:
     from scout_tools.index import build_index
     from scout_tools.progress import bar
 
+    # An ordinary `kill` must clean up like Ctrl-C does.
+    signal.signal(signal.SIGTERM, _interrupt)
     start = time.monotonic()
     total = sum(path.stat().st_size for path in args.sources if path.is_file())
     with bar("indexing", total, unit_is_bytes=True) as advance:
@@ -53,6 +63,10 @@ def _build(args: argparse.Namespace) -> int:
     dropped = f", {meta.n_duplicates} duplicates dropped" if meta.n_duplicates else ""
     print(f"{args.index}: {meta.n_documents} passages{dropped}, {took:.1f} s")
     return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -71,7 +71,9 @@ def _records(raw: bytes, path: Path) -> Iterator[tuple[str, Any]]:
             if line.strip():
                 yield where, msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserError("--questions", where if b"\n" in raw else path, f"not valid JSON ({error})") from error
+        raise UserError(
+            "--questions", where if b"\n" in raw else path, f"not valid JSON ({error})"
+        ) from error
 
 
 def evaluate(

@@ -60,7 +60,11 @@ def read_meta(index: Path) -> IndexMeta:
     try:
         version = msgspec.json.decode(raw, type=_Version).format_version
         if version != FORMAT_VERSION:
-            raise UserError("index", index, f"has format version {version}, this Scout reads {FORMAT_VERSION}; re{rebuild}")
+            raise UserError(
+                "index",
+                index,
+                f"has format version {version}, this Scout reads {FORMAT_VERSION}; re{rebuild}",
+            )
         meta = msgspec.json.decode(raw, type=IndexMeta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError("index", index, f"{META_NAME} is damaged ({error}); re{rebuild}") from error

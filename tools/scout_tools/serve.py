@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
     # Everything is imported before the fork, so that workers share these pages and start in milliseconds.
     from scout_tools.sockets import listen
-    from scout_tools.supervisor import Supervisor, WorkerFailed
+    from scout_tools.supervisor import Supervisor, WorkerError
     from scout_tools.worker import run_worker
 
     sockets = listen(args.host, args.port, args.workers)
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     gc.freeze()  # the collector must not touch, and so copy, what the workers share
     try:
         return Supervisor(args.workers, work, args.exit_with).run(ready)
-    except WorkerFailed as error:
+    except WorkerError as error:
         print(f"scout serve: {error}", file=sys.stderr)
         return 2
     finally:
@@ -87,7 +87,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     bounds = {"workers": (1, 256), "topk": (1, 1000), "max_chars": (1, 10**7), "threads": (1, 256)}
     for name, (low, high) in bounds.items():
         if not low <= getattr(args, name) <= high:
-            raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), f"must be between {low} and {high}")
+            raise UserError(
+                f"--{name.replace('_', '-')}", getattr(args, name), f"must be between {low} and {high}"
+            )
     for name in ("timeout_s", "max_body_mb"):
         if not 0 < getattr(args, name) < 1e6:
             raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), "must be above 0")
@@ -121,5 +123,8 @@ def _prepare_ready_file(path: Path) -> None:
 
 def _write_ready_file(path: Path, url: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError("--ready-file", path, f"cannot be written ({error.strerror})") from error

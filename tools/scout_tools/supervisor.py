@@ -16,15 +16,16 @@ from dataclasses import dataclass
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 12.0
-MAX_FAST_DEATHS = 5  # in a row, each sooner than FAST_S after its start: something is wrong for good
-FAST_S = 5.0
+FAST_S = 5.0  # a worker that dies sooner than this died fast
+MAX_FAST_DEATHS = 5  # in a row, of every worker: something is wrong for good
+MAX_DELAY_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 # (slot, pipe to report on, pipe that closes with the supervisor) -> exit status
 Work = Callable[[int, int, int], int]
 
 
-class WorkerFailed(Exception):
+class WorkerError(Exception):
     """A worker said in one line why it cannot start."""
 
 
@@ -37,6 +38,10 @@ class _Slot:
     started: float = 0.0
     fast_deaths: int = 0
     restart_at: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.pid != 0 and self.report < 0
 
 
 class Supervisor:
@@ -54,29 +59,29 @@ class Supervisor:
         self._wake_write.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._watched = _watch(watch_pid)
+        self._watch_pid, self._watched = watch_pid, _watch(watch_pid)
         if self._watched is not None:
             self._selector.register(self._watched, selectors.EVENT_READ)
-        self._stopping = self._gave_up = False
-        self._stop_by = float("inf")
+        self._announced = self._stopping = self._gave_up = False
+        self._start_by = self._stop_by = float("inf")
 
     def run(self, on_ready: Callable[[], None]) -> int:
         """Block until stopped; 0 after a signal, 1 if a worker kept dying.
 
         Raises:
-            WorkerFailed: a worker cannot start; all others are stopped first.
+            WorkerError: a worker cannot start; all others are stopped first.
         """
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
-        announced, start = False, time.monotonic()
+        self._start_by = time.monotonic() + START_TIMEOUT_S
         try:
             for slot in range(len(self._slots)):
                 self._start(slot)
             while not self._stopping or any(slot.pid for slot in self._slots):
-                self._wait(start if not announced else None)
-                if not announced and not self._stopping and all(s.pid and s.report < 0 for s in self._slots):
-                    announced = True
+                self._wait()
+                if not self._announced and not self._stopping and all(s.ready for s in self._slots):
+                    self._announced, self._start_by = True, float("inf")
                     on_ready()
         finally:
             self._kill(signal.SIGKILL)
@@ -107,14 +112,13 @@ class Supervisor:
         slot.pid, slot.report, slot.started, slot.restart_at = pid, report_read, time.monotonic(), None
         self._selector.register(report_read, selectors.EVENT_READ, slot)
 
-    def _wait(self, start: float | None) -> None:
-        """Handle what happens next: a report, a signal, a death, the end of the watched process, a due time."""
-        now = time.monotonic()
+    def _wait(self) -> None:
+        """Handle what happens next: a report, a signal, a death, a due time."""
         due = [slot.restart_at for slot in self._slots if slot.restart_at is not None]
-        due.append(self._stop_by)
-        if start is not None and not self._stopping:
-            due.append(start + START_TIMEOUT_S)
-        wait = min(due) - now
+        due += [self._start_by, self._stop_by]
+        if self._watch_pid is not None and self._watched is None:
+            due.append(time.monotonic() + 1.0)
+        wait = min(due) - time.monotonic()
         for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
             if isinstance(key.data, _Slot):
                 self._reported(key.data)
@@ -123,12 +127,16 @@ class Supervisor:
             else:
                 self._selector.unregister(key.fileobj)
                 self.stop()
+        if self._watch_pid is not None and self._watched is None and not _alive(self._watch_pid):
+            self.stop()
         self._reap()
         now = time.monotonic()
         if now >= self._stop_by:
             self._kill(signal.SIGKILL)
-        elif start is not None and not self._stopping and now >= start + START_TIMEOUT_S:
-            raise WorkerFailed(f"--workers: not ready after {START_TIMEOUT_S:.0f} s: look at the machine's load")
+        if now >= self._start_by and not self._stopping:
+            raise WorkerError(
+                f"--workers: not ready after {START_TIMEOUT_S:.0f} s: is the machine overloaded?"
+            )
         for index, slot in enumerate(self._slots):
             if not self._stopping and slot.restart_at is not None and now >= slot.restart_at:
                 self._start(index)
@@ -138,8 +146,12 @@ class Supervisor:
         self._selector.unregister(slot.report)
         os.close(slot.report)
         slot.report = -1
-        if words not in (b"", b"ready") and not self._stopping:
-            raise WorkerFailed(words.decode(errors="replace"))
+        if words in (b"", b"ready") or self._stopping:
+            return
+        message = words.decode(errors="replace")
+        if not self._announced:
+            raise WorkerError(message)
+        _say(message)  # a replacement that cannot start: the others go on, and this one is tried again
 
     def _signalled(self, numbers: bytes) -> None:
         for number in numbers:
@@ -177,17 +189,35 @@ class Supervisor:
                 continue
             lived = time.monotonic() - slot.started
             slot.fast_deaths = slot.fast_deaths + 1 if lived < FAST_S else 0
-            if slot.fast_deaths >= MAX_FAST_DEATHS:
-                print(f"scout serve: a worker died {MAX_FAST_DEATHS} times in a row: stopping", file=sys.stderr)
+            if all(s.fast_deaths >= MAX_FAST_DEATHS for s in self._slots):
+                _say("every worker dies soon after its start: stopping")
                 self._gave_up = True
                 self.stop()
-                continue
-            print(f"scout serve: worker {pid} died, starting another", file=sys.stderr, flush=True)
-            slot.restart_at = time.monotonic() + 0.2 * max(0, slot.fast_deaths - 1)
+                return
+            delay = min(MAX_DELAY_S, 0.1 * 2**slot.fast_deaths) if slot.fast_deaths > 1 else 0.0
+            _say(f"worker {pid} died, starting another" + (f" in {delay:.1f} s" if delay else ""))
+            slot.restart_at = time.monotonic() + delay
+
+
+def _say(line: str) -> None:
+    print(f"scout serve: {line}", file=sys.stderr, flush=True)
 
 
 def _watch(pid: int | None) -> int | None:
-    """A descriptor that becomes readable when the process ends, whoever reaps it (Linux 5.3)."""
-    if pid is None:
+    """A descriptor that becomes readable when the process ends; None where there is no such thing."""
+    if pid is None or not hasattr(os, "pidfd_open"):  # Linux 5.3; elsewhere `_alive` is asked every second
         return None
-    return os.pidfd_open(pid)
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        raise WorkerError(f"--exit-with: {pid}: no such process ({error.strerror})") from error
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -58,9 +58,8 @@ def run_worker(settings: Settings, sock: socket.socket, report: int, life: int) 
         report: pipe to the supervisor: ``ready``, or one line that says why this worker cannot start.
         life: pipe whose other end only the supervisor holds.
     """
-    # uvicorn installs its own handlers and raises the signal again when it is done: that must not kill us.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A closed terminal reaches the supervisor too, which stops us in good order.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         app = ToolApp(settings, make_backend(settings))
     except UserError as error:

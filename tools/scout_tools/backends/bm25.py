@@ -14,7 +14,7 @@ from typing import Any
 
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
-from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, make_analyzer
+from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.backends.base import BackendError
 from scout_tools.index_meta import IndexMeta, read_meta
 
@@ -57,8 +57,10 @@ class BM25Backend:
         """The same, in the calling thread."""
         try:
             return [self._one(query, topk) for query in queries]
-        except (ValueError, OSError) as error:
-            raise BackendError("index_unreadable", " ".join(str(error).split())) from error
+        except BaseException as error:
+            if isinstance(error, OSError) or is_tantivy_error(error):
+                raise BackendError("index_unreadable", " ".join(str(error).split())) from error
+            raise
 
     async def ready(self) -> bool:
         return int(self._searcher.num_docs) == self.meta.n_documents
@@ -107,7 +109,9 @@ def _open(index: Path, meta: IndexMeta, analyzer: Any) -> tuple[Any, Any]:
         opened.config_reader(reload_policy="manual")
         opened.reload()
         return opened.schema, opened.searcher()
-    except (ValueError, OSError) as error:
+    except BaseException as error:
+        if not isinstance(error, OSError) and not is_tantivy_error(error):
+            raise
         why = " ".join(str(error).split())
         rebuild = f"rebuild it: scout index build --index {index} SOURCE"
         raise UserError("index", index, f"cannot be opened ({why}); {rebuild}") from error
