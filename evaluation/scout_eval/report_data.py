@@ -93,7 +93,9 @@ def load_run(folder: Path) -> RunData:
     run.times = _times(run)
     anything = run.times or any(c.at for c in run.curves.values())
     if not anything and not any(s.summary or any(s.controls.values()) for s in run.stages):
-        raise UserError("run", folder, "holds no eval/base, sft, grpo or dapo, no training metrics and no stages.json")
+        raise UserError(
+            "run", folder, "holds no evaluation of base, sft, grpo or dapo and no training metrics"
+        )
     if len({s.identity.rows_sha256 for s in run.summaries()}) > 1:
         run.warnings.append("The stages were evaluated on different rows: their numbers do not compare.")
     if len({s.n_rows for s in run.summaries()}) > 1:
