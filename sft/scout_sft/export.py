@@ -1,0 +1,98 @@
+"""Checkpoints of a warm-up: which there are, which to keep, and the Hugging Face folder made of one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from scout_protocol.errors import UserError
+
+# verl writes this file last, so a checkpoint cut off by a kill is never the one it names.
+TRACKER = "latest_checkpointed_iteration.txt"
+KEEP_LATEST = 2
+
+
+def latest_step(checkpoints: Path) -> int:
+    """The step of the last complete checkpoint; 0 where there is none."""
+    tracker = checkpoints / TRACKER
+    if not tracker.is_file():
+        return 0
+    text = tracker.read_text(encoding="utf-8").strip()
+    return int(text) if text.isdigit() else 0
+
+
+def steps_on_disk(checkpoints: Path) -> list[int]:
+    """Steps of the complete checkpoints, in order."""
+    last = latest_step(checkpoints)
+    found = [re.fullmatch(r"global_step_(\d+)", p.name) for p in checkpoints.glob("global_step_*")]
+    return sorted(step for step in (int(m.group(1)) for m in found if m) if step <= last)
+
+
+def prune(checkpoints: Path, best: int | None) -> None:
+    """Remove all complete checkpoints but the latest two and the best one."""
+    for step in steps_on_disk(checkpoints)[:-KEEP_LATEST]:
+        if step != best:
+            shutil.rmtree(checkpoints / f"global_step_{step}", ignore_errors=True)
+
+
+def export(checkpoints: Path, step: int, start_model: Path, out: Path) -> None:
+    """Make ``out`` from a checkpoint: its weights and configuration, and the tokenizer of the start model.
+
+    verl's copy of the tokenizer has been through one more save; the original files are what every other
+    stage uses.
+
+    Raises:
+        UserError: the checkpoint has no weights in Hugging Face format, or the disk is full.
+    """
+    source = checkpoints / f"global_step_{step}" / "huggingface"
+    if not any(source.glob("*.safetensors")):
+        raise UserError("checkpoint", source, "holds no weights: remove the run's folder and train again")
+    partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        partial.mkdir(parents=True)
+        for file in start_model.iterdir():
+            if file.is_file() and not file.name.startswith(("model", "pytorch_model", "config.json", ".")):
+                shutil.copy2(file, partial / file.name)
+        for file in source.iterdir():
+            if (
+                file.name == "config.json"
+                or file.name.startswith("model")
+                or not (partial / file.name).exists()
+            ):
+                shutil.copy2(file, partial / file.name)
+        check_reload(partial)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.replace(out)
+    except OSError as error:
+        raise UserError("export", out, f"cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_reload(folder: Path) -> None:
+    """Load the folder as any user would and run one token through it.
+
+    Raises:
+        UserError: weights are missing or left over, or what comes out is not finite.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    model, info = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, dtype="auto")
+    wrong = {
+        name: sorted(info[name])
+        for name in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        if info[name]
+    }
+    if wrong:
+        raise UserError("export", folder, f"does not reload: {wrong}")
+    ids = tokenizer("a", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        if not torch.isfinite(model(input_ids=ids).logits).all():
+            raise UserError("export", folder, "gives numbers that are not finite: lower --lr and train again")
