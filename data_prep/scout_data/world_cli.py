@@ -1,10 +1,9 @@
-"""`scout world make`: the made-up world as files: a corpus and rows for the warm-up, training and evaluation."""
+"""`scout world make`: the made-up world as files: a corpus, and rows to warm up, train and evaluate."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from scout_protocol.errors import UserError
@@ -31,9 +30,7 @@ def _counts(text: str) -> tuple[int, int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scout world", description=__doc__.split(":")[0] if __doc__ else None
-    )
+    parser = argparse.ArgumentParser(prog="scout world", description="The made-up world as files.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="make")
     make = commands.add_parser("make", help="write corpus.jsonl and three row files, each with a manifest")
     make.add_argument("--out", type=Path, required=True, help="folder for the files")
@@ -95,7 +92,7 @@ def make_files(out: Path, seed: int, prompt: str, counts: dict[str, tuple[int, i
             for document in world.documents():
                 file.write(json.dumps(document, ensure_ascii=False) + "\n")
                 written["corpus"] += 1
-        os.replace(temporary, corpus)
+        temporary.replace(corpus)
     except OSError as error:
         raise UserError("--out", out, f"cannot be written: {error.strerror}") from error
     for name, part in rows.items():

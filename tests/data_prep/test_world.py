@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from scout_data.rows import read_rows
 from scout_data.world import HOPS, RELATIONS, Question, World, make_world
 from scout_data.world_cli import main
