@@ -16,8 +16,12 @@ TRUNCATED = "…(truncated)"
 NO_RESULTS = "No results found."
 STYLES = ("search_r1", "wiki")
 
-# Control tokens of chat templates (<|im_end|>, <|endoftext|>, …) would become real control tokens.
-_CONTROL = r"<\|[^<>|\s]{1,64}\|>|</?s>|\[/?INST\]"
+# Control tokens of chat templates would become real control tokens: <|im_end|>, <|eot_id|>, DeepSeek's
+# <｜User｜>, Gemma's <end_of_turn>, Llama 2's </s> and [INST], Qwen's <tool_call>.
+_CONTROL = (
+    r"<[|｜][^<>|｜\s]{1,64}[|｜]>|</?(?:s|bos|eos|pad|unk)>|</?tool_(?:call|response)>"
+    r"|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
+)
 
 
 class Document(msgspec.Struct, frozen=True):

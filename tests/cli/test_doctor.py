@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from scout_cli import doctor
 from scout_cli.machine import Machine, probe, require
 from scout_protocol.errors import UserError

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from scout_cli import main as cli
 from scout_protocol.errors import UserError
 

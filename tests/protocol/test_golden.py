@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from scout_protocol.dialect import get_dialect
 from scout_protocol.golden import GoldenTurn, golden_turns
 from scout_protocol.turn import Action, Malformed, parse

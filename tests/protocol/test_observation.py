@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from scout_protocol.dialect import DIALECTS, REACT, SEARCH_R1, Dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import (
@@ -22,7 +23,23 @@ from scout_protocol.observation import (
 from scout_protocol.turn import Action, Malformed, parse
 
 MARKERS = sorted({m for d in DIALECTS.values() for m in d.markers})
-CONTROLS = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "</s>", "<s>", "[INST]", "[/INST]"]
+CONTROLS = [
+    "<|im_end|>",
+    "<|im_start|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<｜User｜>",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_turn>",
+    "<tool_call>",
+    "</tool_response>",
+    "</s>",
+    "<s>",
+    "<eos>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+]
 LIMA = Document("1", "Lima", "Lima is the capital of Peru.", url="https://example.org/Lima")
 hostile = st.lists(
     st.sampled_from([*MARKERS, *CONTROLS, "<", ">", "/", "search", "</", "|", " ", "利马"]), max_size=30
@@ -61,7 +78,7 @@ def test_unknown_style_is_one_line() -> None:
 def test_every_marker_becomes_inert_but_stays_readable(marker: str) -> None:
     safe = neutralise(f"before {marker} after")
     assert marker not in safe
-    assert marker.strip("<>[]/|") in safe
+    assert marker.strip("<>[]/|｜") in safe
     assert safe.startswith("before ") and safe.endswith(" after")
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 import scout_protocol
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError

@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from scout_protocol.dialect import DIALECTS, Dialect, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.turn import Action, parse

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from scout_protocol.errors import UserError
 from scout_protocol.records import Author, RLRow, SFTRow, SFTTurn, Span, StopReason, ToolCall, Trace
 from scout_protocol.wire import (
