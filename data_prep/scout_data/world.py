@@ -140,7 +140,7 @@ class World:
         A chain that returns to an entity it has visited is left out: its question could be answered
         without the later look-ups.
         """
-        found = []
+        found: list[Question] = []
         for entity in self.entities.values():
             if entity.split == split:
                 found.extend(self._chains(entity, hops))
