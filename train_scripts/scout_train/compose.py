@@ -23,7 +23,7 @@ ADDED = {
     "actor_rollout_ref.ref.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
-    "actor_rollout_ref.model.override_config": "transformers.PretrainedConfig",
+    "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
     "ray_kwargs.ray_init": "ray.init",
 }
 

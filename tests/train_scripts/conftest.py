@@ -1,0 +1,163 @@
+"""Shared pieces: verl on the CPU platform, a tiny model made here, rows, and a small tool server."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# verl reads these when it is first imported.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "scout_train.cpu.platform")
+os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Cuba": "Havana"}
+
+
+@pytest.fixture
+def compose() -> Callable[..., Any]:
+    """``compose("dapo", "key=value", …)`` → a complete configuration, paths aside."""
+    from scout_train.compose import Choice, parse_setting
+    from scout_train.compose import compose as compose_recipe
+
+    return lambda algo, *settings: compose_recipe(Choice(algo), [parse_setting(s) for s in settings])
+
+
+@pytest.fixture(scope="session")
+def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 questions about five capitals."""
+    from scout_data.rows import make_row, write_rows
+
+    path = tmp_path_factory.mktemp("rows") / "train.parquet"
+    rows = [
+        make_row(f"What is the capital of {c}?", [CAPITALS[c]], "search_r1", "toy", "train", i)
+        for i, c in enumerate(list(CAPITALS) * 8)
+    ]
+    write_rows(path, rows)
+    return path
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer Qwen2 taught for a moment to write a search, read and answer, so that rewards differ."""
+    import torch
+    from scout_protocol.prompt import load_prompt
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    path = tmp_path_factory.mktemp("model")
+    prompts = {c: load_prompt("search_r1").build(f"What is the capital of {c}?")[0]["content"] for c in CAPITALS}
+    search = {c: f"<think>search</think><search>{c}</search>" for c in CAPITALS}
+    texts = [prompts[c] + search[c] + f"<answer>{a}</answer>\n\n<information>" for c, a in CAPITALS.items()]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        texts * 4,
+        trainers.BpeTrainer(
+            vocab_size=600,
+            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",  # noqa: S106
+        pad_token="<|endoftext|>",  # noqa: S106
+        chat_template=(
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        ),
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    head = "<|im_start|>assistant\n"
+    for _ in range(120):  # enough to write tags; which answer stays a guess
+        lines = [head + search[c] for c in CAPITALS] + [f"</information>\n\n<answer>{a}</answer>" for a in CAPITALS.values()]
+        ids = tokenizer(lines, padding=True, return_tensors="pt", add_special_tokens=False)
+        labels = ids["input_ids"].masked_fill(ids["attention_mask"] == 0, -100)
+        model(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+class ToolServer:
+    """Answers /get_observation and /ready; ``broken`` makes it answer 503 to every action."""
+
+    def __init__(self) -> None:
+        self.broken, self.calls = False, 0
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _reply(self, code: int, body: dict[str, Any]) -> None:
+                raw = json.dumps(body).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def do_GET(self) -> None:
+                self._reply(200, {"ready": True})
+
+            def do_POST(self) -> None:
+                server.calls += 1
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if server.broken:
+                    self._reply(503, {"error": "down"})
+                    return
+                found = []
+                for action in request["actions"]:
+                    country = next((c for c in CAPITALS if c in action), "France")
+                    text = f"Doc 1(Title: {country}) The capital of {country} is {CAPITALS[country]}."
+                    found.append(f"\n\n<information>{text}</information>\n\n")
+                n = len(found)
+                self._reply(
+                    200,
+                    {"observations": found, "dones": [False] * n, "valids": [True] * n, "processing_time_ms": 0.1},
+                )
+
+            def log_message(self, *_args: Any) -> None:
+                return None
+
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._httpd.server_port}"
+        self._thread = threading.Thread(target=self._httpd.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+
+@pytest.fixture
+def tool_server() -> Iterator[ToolServer]:
+    server = ToolServer()
+    yield server
+    server.close()
