@@ -16,8 +16,10 @@ SEEDS  ?= 0 1 2
 TOOLS  ?= http://127.0.0.1:$(PORT)
 CORPUS ?= $(RUN)/world/corpus.jsonl
 TRAIN  ?= $(RUN)/world/train.parquet
-ROWS   ?= $(RUN)/world/test.parquet
-MODEL  ?= $(RUN)/sft/model
+DEMOS  ?= $(RUN)/world/sft.parquet
+ROWS   ?= $(RUN)/world/held_out.parquet
+MODEL  ?= $(RUN)/sft/hf
+SFT_STEPS ?= 500
 STEPS  ?= 20
 STAGE  ?= sft
 ARGS   ?=
@@ -29,7 +31,7 @@ SCOUT  := $(BIN)/scout
 FITS   := $(BIN)/python -m scout_cli.machine  # refuses a machine that is too small
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 	@requirements/setup.sh
@@ -53,13 +55,16 @@ serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
-data: $(STAMP) ## RL rows from a HotpotQA or Search-R1 file: SOURCE OUT
-	@[ -n "$(SOURCE)" ] && [ -n "$(OUT)" ] || { echo "data: SOURCE or OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }
-	@exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
+data: $(STAMP) ## the made-up world's corpus and rows; with SOURCE and OUT: RL rows from a HotpotQA or Search-R1 file
+	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
+	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }; \
+	exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
 
-sft: $(STAMP) ## the warm-up alone, against a running server: TOOLS TRAIN RUN
+sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
-	@exec $(SCOUT) sft $(ARGS)
+	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base"
+	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
+	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
 
 train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
 	@$(FITS)
@@ -90,7 +95,7 @@ check: $(STAMP) ## lint, format, types, imports between rooms, secrets
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	git ls-files -z -- ':!verl-tool' | xargs -0 $(BIN)/detect-secrets-hook --disable-plugin HexHighEntropyString
+	git ls-files -z -- ':!verl-tool' | xargs -0 $(BIN)/detect-secrets-hook --disable-plugin HexHighEntropyString --exclude-lines api_key_env
 
 check-base: $(STAMP) ## install the base alone: the tool server must run without torch, ray and verl
 	@requirements/check_base.sh
