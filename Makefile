@@ -50,7 +50,7 @@ real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)
 
 serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
-	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) $(ARGS)
+	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) --exit-with $$PPID $(ARGS)
 
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
