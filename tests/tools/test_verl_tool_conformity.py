@@ -39,6 +39,11 @@ def definition(path: Path, name: str) -> str:
     raise AssertionError(f"{path} defines no {name}")
 
 
+def run(source: str, names: dict[str, Any]) -> None:
+    """Define it. Our own ``from __future__ import annotations`` must not reach their code."""
+    exec(compile(source, "verl-tool", "exec", dont_inherit=True), names)
+
+
 def _first_line(node: Any) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
@@ -53,7 +58,7 @@ def test_recorded_bodies(server):
 @needs_submodule
 def test_its_agent_loop_reads_our_answers(server):
     names: dict[str, Any] = {"Any": Any, "MAX_OBS_LENGTH": 100_000}
-    exec(definition(VERL_TOOL / "agent_loop" / "verltool_agent_loop.py", "interact_with_tool_server"), names)
+    run(definition(VERL_TOOL / "agent_loop" / "verltool_agent_loop.py", "interact_with_tool_server"), names)
 
     class Loop:
         async def send_batch_requests_async(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -78,10 +83,12 @@ def test_its_models_accept_both_directions(server):
     pydantic = pytest.importorskip("pydantic")
     from typing import Optional, Union
 
-    names: dict[str, Any] = {**vars(pydantic), "Any": Any, "Dict": dict, "List": list}
+    used = ("BaseModel", "Field", "field_validator", "ValidationInfo")
+    names: dict[str, Any] = {name: getattr(pydantic, name) for name in used}
+    names.update(Any=Any, Dict=dict, List=list)
     names.update(Optional=Optional, Union=Union, __name__="verl_tool_models")
     for name in ("ActionRequest", "AgentResponse"):
-        exec(definition(VERL_TOOL / "servers" / "tool_server.py", name), names)
+        run(definition(VERL_TOOL / "servers" / "tool_server.py", name), names)
     for body in (TURN, CLOSE):
         names["ActionRequest"].model_validate(body)
         _, reply = server.post("/get_observation", body)

@@ -12,13 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
 from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.backends.base import BackendError
+from scout_tools.index import Stored
 from scout_tools.index_meta import IndexMeta, read_meta
 
 MAX_QUERY_TERMS = 256  # a runaway turn is not a query; its first terms are searched
+_STORED = msgspec.msgpack.Decoder(Stored)
 _MAX_TIED = 1000  # ties beyond this many hits are left in tantivy's order
 
 
@@ -58,7 +62,7 @@ class BM25Backend:
         try:
             return [self._one(query, topk) for query in queries]
         except BaseException as error:
-            if isinstance(error, OSError) or is_tantivy_error(error):
+            if isinstance(error, (OSError, msgspec.DecodeError)) or is_tantivy_error(error):
                 raise BackendError("index_unreadable", " ".join(str(error).split())) from error
             raise
 
@@ -88,15 +92,12 @@ class BM25Backend:
         if len(hits) > topk:
             worst = hits[topk - 1][0]
             hits = [hit for hit in hits if hit[0] >= worst]
-        ranked = [(-score, doc["ordinal"][0], doc) for score, doc in ((s, self._stored(a)) for s, a in hits)]
-        ranked.sort(key=lambda hit: hit[:2])
-        return [
-            Document(doc["id"][0], doc["title"][0], doc["text"][0], -negative, doc["url"][0])
-            for negative, _, doc in ranked[:topk]
-        ]
+        ranked = [(score, self._stored(address)) for score, address in hits]
+        ranked.sort(key=lambda hit: (-hit[0], hit[1].ordinal))
+        return [Document(s.id, s.title, s.text, score, s.url) for score, s in ranked[:topk]]
 
-    def _stored(self, address: Any) -> Any:
-        return self._searcher.doc(address).to_dict()
+    def _stored(self, address: Any) -> Stored:
+        return _STORED.decode(bytes(self._searcher.doc(address)["passage"][0]))
 
 
 def _open(index: Path, meta: IndexMeta, analyzer: Any) -> tuple[Any, Any]:
