@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,30 +14,14 @@ from pathlib import Path
 
 from scout_cli.machine import MIN_CORES, MIN_DISK_FREE_GIB, MIN_MEMORY_FREE_GIB, Machine, probe
 
-VERL_VERSION = "0.9.1"
 SUBMODULE = "git submodule update --init verl-tool"
+# an extra stands on those before it
+EXTRAS = ("base", "data", "eval", "train", "dev")
 
-# extra -> (import name, distribution name); an extra stands on those before it
-PACKAGES: dict[str, list[tuple[str, str]]] = {
-    "base": [
-        ("msgspec", "msgspec"),
-        ("starlette", "starlette"),
-        ("uvicorn", "uvicorn"),
-        ("tantivy", "tantivy"),
-        ("rich", "rich"),
-    ],
-    "data": [("pyarrow", "pyarrow")],
-    "eval": [("aiohttp", "aiohttp"), ("numpy", "numpy")],
-    "train": [
-        ("torch", "torch"),
-        ("transformers", "transformers"),
-        ("verl", "verl"),
-        ("ray", "ray"),
-        ("transfer_queue", "TransferQueue"),
-        ("tensorboard", "tensorboard"),
-    ],
-    "dev": [("pytest", "pytest"), ("hypothesis", "hypothesis"), ("ruff", "ruff"), ("mypy", "mypy")],
-}
+# "torch>=2.6; extra == 'train'" -> name, exact version where it is pinned, extra
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(?:\[[^]]*\])?(?:==(?P<pin>[\w.+!-]+))?[^;]*(?:;.*extra == ['\"](?P<extra>\w+)['\"])?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +37,7 @@ class Finding:
     def line(self) -> str:
         """The finding as shown: mark, name, what was found, what to do."""
         mark = "ok" if self.ok else ("MISSING" if self.required else "absent")
-        return f"{mark:<8} {self.name:<15} {self.found}" + (f": {self.remedy}" if not self.ok else "")
+        return f"{mark:<8} {self.name:<16} {self.found}" + (f": {self.remedy}" if not self.ok else "")
 
 
 def check_machine(machine: Machine) -> Iterator[Finding]:
@@ -84,28 +68,32 @@ def check_python() -> Finding:
 
 
 def check_packages(need: str) -> Iterator[Finding]:
-    """Every package of every extra; those of ``need`` and the extras below it are required."""
-    extras = list(PACKAGES)
-    for rank, (extra, packages) in enumerate(PACKAGES.items()):
-        required = rank <= extras.index(need)
-        for module, distribution in packages:
-            yield _check_package(module, distribution, extra, required)
-
-
-def _check_package(module: str, distribution: str, extra: str, required: bool) -> Finding:
-    # found by its spec, not imported: importing torch and verl takes many seconds
+    """Every package that this distribution names; those of ``need`` and the extras below it are required."""
     try:
-        present = importlib.util.find_spec(module) is not None
-        version = importlib.metadata.version(distribution)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        present, version = False, "not installed"
-    name = f"{distribution} [{extra}]" if extra == "dev" else distribution
-    if not present:
+        requirements = importlib.metadata.requires("scout-rl") or []
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("scout-rl", "not installed", False, remedy="run `make setup`")
+        return
+    matches = [m for m in map(_REQUIREMENT.match, requirements) if m and m["name"] != "scout-rl"]
+    seen: set[str] = set()
+    for (
+        extra
+    ) in EXTRAS:  # an extra repeats those below it: each package is shown once, where it is first needed
+        for match in matches:
+            if (match["extra"] or "base") == extra and match["name"] not in seen:
+                seen.add(match["name"])
+                required = EXTRAS.index(extra) <= EXTRAS.index(need)
+                yield check_package(match["name"], match["pin"] or "", extra, required)
+
+
+def check_package(name: str, pin: str, extra: str, required: bool) -> Finding:
+    """One package, by its metadata: importing torch and verl would take many seconds."""
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
         return Finding(name, "not installed", False, required, f"run `make setup` (extra {extra})")
-    if distribution == "verl" and version != VERL_VERSION:
-        remedy = f"Scout is written for {VERL_VERSION}: run `make setup`"
-        return Finding(name, version, False, required, remedy)
-    return Finding(name, version, True, required)
+    wrong = pin not in ("", version)
+    return Finding(name, version, not wrong, required, f"Scout is written for {pin}: run `make setup`")
 
 
 def check_submodule(checkout: Path) -> Finding:
@@ -134,9 +122,7 @@ def check_index(path: Path, required: bool) -> Finding:
 def main(argv: list[str]) -> int:
     """Print all findings; exit status 1 where something required is missing."""
     parser = argparse.ArgumentParser(prog="scout doctor", description=__doc__)
-    parser.add_argument(
-        "--need", choices=list(PACKAGES), default="train", help="what must be installed (train)"
-    )
+    parser.add_argument("--need", choices=EXTRAS, default="train", help="what must be installed (train)")
     parser.add_argument("--index", type=Path, help="an index that must be there")
     args = parser.parse_args(argv)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,19 +83,41 @@ def test_one_core_is_refused_before_anything_is_installed() -> None:
 
 
 def test_packages_below_the_needed_extra_are_required() -> None:
-    required = {f.name for f in doctor.check_packages("data") if f.required}
-    assert {"msgspec", "pyarrow"} <= required
-    assert "torch" not in required
+    found = {f.name: f for f in doctor.check_packages("data")}
+    required = {name for name, f in found.items() if f.required}
+    assert {"msgspec", "starlette", "pyarrow"} <= required
+    assert {"torch", "verl", "pytest"} <= set(found) - required
 
 
-def test_a_missing_package_and_a_wrong_verl_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(doctor.PACKAGES, "base", [("no_such_package_anywhere", "no-such")])
-    finding = next(iter(doctor.check_packages("base")))
-    assert finding.line() == "MISSING  no-such         not installed: run `make setup` (extra base)"
-    monkeypatch.setitem(doctor.PACKAGES, "base", [("msgspec", "verl")])
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "0.8.0")
-    finding = next(iter(doctor.check_packages("base")))
-    assert finding.line().endswith("0.8.0: Scout is written for 0.9.1: run `make setup`")
+def test_every_requirement_of_the_project_is_looked_at() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(r for e in project["optional-dependencies"].values() for r in e)]
+    names = {re.split(r"[^\w-]", r)[0].lower() for r in wanted} - {"scout-rl"}
+    assert {f.name.lower() for f in doctor.check_packages("dev")} == names
+    pins = dict(r.split("==") for r in wanted if "==" in r)
+    assert pins["verl"] == "0.9.1"
+
+
+def test_a_missing_package_and_a_wrong_version_are_named() -> None:
+    missing = doctor.check_package("no-such-package", "", "eval", required=True)
+    assert missing.line() == "MISSING  no-such-package  not installed: run `make setup` (extra eval)"
+    wrong = doctor.check_package("pytest", "0.0.1", "dev", required=False)
+    assert (
+        wrong.line()
+        == f"absent   pytest           {pytest.__version__}: Scout is written for 0.0.1: run `make setup`"
+    )
+    assert doctor.check_package("pytest", pytest.__version__, "dev", required=True).ok
+
+
+def test_before_set_up_the_doctor_says_so(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": f"{REPO}/protocol:{REPO}/cli", "PATH": os.environ["PATH"]}
+    code = "import sys; from scout_cli.main import main; sys.exit(main(['doctor', '--need', 'base']))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "MISSING  scout-rl         not installed: run `make setup`\n" in done.stdout
+    assert done.stderr == ""
 
 
 def test_an_empty_submodule_names_the_command_and_is_not_required(tmp_path: Path) -> None:
@@ -110,7 +134,7 @@ def test_an_index_that_was_asked_for_must_be_there(
 ) -> None:
     assert doctor.main(["--need", "base", "--index", str(tmp_path / "none")]) == 1
     out = capsys.readouterr().out
-    assert f"MISSING  index           none at {tmp_path / 'none'}: " in out
+    assert f"MISSING  index            none at {tmp_path / 'none'}: " in out
     assert "required missing: " in out.splitlines()[-1] and "index" in out.splitlines()[-1]
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "meta.json").write_text("{}")
