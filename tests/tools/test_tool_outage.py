@@ -98,15 +98,13 @@ def test_an_index_that_rots_under_a_running_server(index_dir, serve, tmp_path):
     copy = tmp_path / "index"
     shutil.copytree(index_dir, copy)
     server = serve("--index", copy, "--workers", 1)
-    assert server.act("<search>engine</search>")["valids"] == [True]
     (store,) = copy.glob("data-*/*.store")
     with store.open("r+b") as file:  # in place: the worker has these very pages mapped
-        file.write(b"\xff" * 512)
-    # a passage that was not decoded before: its block comes from the file
-    reply = server.act("<search>vault55</search>", "<answer>x</answer>")
-    if reply["valids"][0]:
-        assert "vault55" in reply["observations"][0]  # the block was still in tantivy's cache
-    else:
-        assert reply["observations"][0]["error_kind"] == "index_unreadable"
-        assert reply["observations"][0]["infra_error"] == 1.0
-    assert reply["valids"][1] is True
+        file.write(b"\xff" * (store.stat().st_size - 200))
+    reply = server.act("<search>vault55</search>", "<answer>x</answer>", "<search>xyzzy</search>")
+    assert reply["observations"][0]["error_kind"] == "index_unreadable"
+    assert reply["observations"][0]["infra_error"] == 1.0
+    assert reply["valids"] == [False, True, True]
+    assert server.get("/ready")[0] == 503
+    _, health = server.get("/health")
+    assert health["infra_errors"] == {"index_unreadable": 1}

@@ -13,7 +13,7 @@ import msgspec
 
 from scout_protocol.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: passages are stored as bytes
 META_NAME = "meta.json"
 
 

@@ -7,8 +7,9 @@ thread pool; tantivy releases the interpreter lock while it works.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,27 @@ class BM25Backend:
 
     def search_now(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
         """The same, in the calling thread."""
-        try:
+        with _outages():
             return [self._one(query, topk) for query in queries]
-        except BaseException as error:
-            if isinstance(error, (OSError, msgspec.DecodeError)) or is_tantivy_error(error):
-                raise BackendError("index_unreadable", " ".join(str(error).split())) from error
-            raise
 
     async def ready(self) -> bool:
-        return int(self._searcher.num_docs) == self.meta.n_documents
+        """Whether a document can be found and read now; a matching count alone says nothing."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, self._probe)
+        except (BackendError, RuntimeError):  # RuntimeError: the pool is closed
+            return False
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _probe(self) -> bool:
+        import tantivy
+
+        with _outages():
+            hits = self._searcher.search(tantivy.Query.all_query(), limit=1, count=False).hits
+            documents = [self._stored(address) for _, address in hits]
+        return bool(documents) or self.meta.n_documents == 0
 
     def _one(self, query: str, topk: int) -> list[Document]:
         import tantivy
@@ -98,6 +108,17 @@ class BM25Backend:
 
     def _stored(self, address: Any) -> Stored:
         return _STORED.decode(bytes(self._searcher.doc(address)["passage"][0]))
+
+
+@contextmanager
+def _outages() -> Iterator[None]:
+    """Turn what a damaged index raises into a `BackendError`."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (OSError, msgspec.DecodeError)) or is_tantivy_error(error):
+            raise BackendError("index_unreadable", " ".join(str(error).split())) from error
+        raise
 
 
 def _open(index: Path, meta: IndexMeta, analyzer: Any) -> tuple[Any, Any]:
