@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,7 +76,9 @@ def scout(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 def start_server(*args: object) -> Server:
     """Start `scout serve` on a free port and wait for its ready line."""
-    command = [sys.executable, "-m", "scout_cli.main", "serve", "--port", "0", *map(str, args)]
+    # The first --exit-with keeps a killed pytest from leaving servers; a test's own one overrides it.
+    always = ("--port", "0", "--exit-with", str(os.getpid()))
+    command = [sys.executable, "-m", "scout_cli.main", "serve", *always, *map(str, args)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()
