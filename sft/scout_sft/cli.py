@@ -116,7 +116,6 @@ def main(argv: list[str]) -> int:
 
 def _init(corpus: Path, rows: Path, out: Path, dialect: str, **sizes: int) -> int:
     from scout_data.rows import read_rows
-
     from scout_sft.tiny_model import TinySpec, init_model, read_corpus
 
     facts = init_model(read_corpus(corpus), read_rows(rows), out, TinySpec(**sizes), dialect)
@@ -129,7 +128,6 @@ def _init(corpus: Path, rows: Path, out: Path, dialect: str, **sizes: int) -> in
 
 def _harvest(rows: Path, out: Path, limit: int, **options: object) -> int:
     from scout_data.rows import read_rows
-
     from scout_sft.harvest import HarvestSettings, harvest
 
     questions = read_rows(rows)

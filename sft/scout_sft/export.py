@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -62,6 +63,7 @@ def export(checkpoints: Path, step: int, start_model: Path, out: Path) -> None:
                 or not (partial / file.name).exists()
             ):
                 shutil.copy2(file, partial / file.name)
+        write_dtype(partial)
         check_reload(partial)
         if out.exists():
             shutil.rmtree(out)
@@ -70,6 +72,33 @@ def export(checkpoints: Path, step: int, start_model: Path, out: Path) -> None:
         raise UserError("export", out, f"cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def stored_dtype(weights: Path) -> str:
+    """The type of the numbers in a safetensors file, as transformers writes it in a configuration.
+
+    Source: the format's header, 8 bytes of length (little-endian) and that much JSON.
+    """
+    names = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+    with weights.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    kinds = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+    if len(kinds) != 1 or not kinds <= names.keys():
+        raise UserError("checkpoint", weights, f"holds numbers of type {', '.join(sorted(kinds))}")
+    return names[kinds.pop()]
+
+
+def write_dtype(folder: Path) -> None:
+    """Make the configuration name the type that the weights have.
+
+    verl 0.9.1 writes "bfloat16" whatever it stores, and `from_pretrained` believes it: fp32 weights would be
+    rounded by everybody who loads them.
+    """
+    config = folder / "config.json"
+    content = json.loads(config.read_text(encoding="utf-8"))
+    content["dtype"] = stored_dtype(next(folder.glob("*.safetensors")))
+    content.pop("torch_dtype", None)
+    config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def check_reload(folder: Path) -> None:

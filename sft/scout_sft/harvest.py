@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episodes
 from scout_protocol.dialect import Dialect, get_dialect
@@ -26,7 +27,6 @@ from scout_protocol.errors import UserError
 from scout_protocol.observation import neutralise
 from scout_protocol.records import Author, RLRow, SFTRow, SFTTurn, StopReason, Trace
 from scout_protocol.turn import Action, parse
-
 from scout_sft.plan import PlannedTurn, PlanPolicy, choose_stops, plan
 from scout_sft.progress import Progress
 from scout_sft.rows import write_demos

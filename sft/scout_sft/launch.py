@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-
 from scout_sft.verl_config import TrainSettings
 
 POLL_S = 0.2
+PATIENCE_S = 5.0  # between asking a trainer to end and ending it
 STARTUP_S = 300.0  # imports and the first step may take this much longer than a step
 
 
@@ -87,7 +87,7 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
     """End the process and everything in its session."""
-    for signum, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
+    for signum, patience_s in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, 10.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from scout_protocol.errors import UserError
 from scout_protocol.records import SFTRow
 

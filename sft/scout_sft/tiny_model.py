@@ -14,7 +14,6 @@ from scout_protocol.dialect import Dialect, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document, render
 from scout_protocol.records import RLRow
-
 from scout_sft.plan import oracle_steps
 from scout_sft.tokenizer import build_tokenizer, single_token_share
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from scout_protocol.errors import UserError
 from scout_protocol.records import SFTRow
-
 from scout_sft import export
 from scout_sft.launch import MetricsTail, watch, worker_command, worker_env
 from scout_sft.plan import unit_interval
@@ -46,7 +45,8 @@ class History:
             self.train[step] = {
                 "loss": float(metrics["train/loss"]),
                 "grad_norm": float(metrics["train/grad_norm"]),
-                "lr": float(metrics["train/lr"]),
+                # verl logs the rate after its scheduler has moved on
+                "next_lr": float(metrics["train/lr"]),
                 "tokens": float(metrics["train/global_tokens"]),
             }
 
@@ -56,7 +56,7 @@ class History:
         return min(known, key=lambda s: (self.val[s], s)) if known else None
 
     def write(self, path: Path) -> None:
-        """One JSON line per step: step, loss, grad_norm, lr, tokens, and val_loss where there is one."""
+        """One JSON line per step: step, loss, grad_norm, next_lr, tokens, and val_loss where there is one."""
         lines = []
         for step in sorted(self.train.keys() | self.val.keys()):
             item: dict[str, Any] = {"step": step, **self.train.get(step, {})}
@@ -179,14 +179,14 @@ def split(rows: Sequence[SFTRow], share: float, batch: int, seed: int) -> tuple[
     """Training and validation rows. Rows of one question stay together, whatever the order of the file.
 
     verl's trainer drops an incomplete validation batch, so about ``share`` of the rows is rounded to whole
-    batches; where that would be none, or a tenth of the rows is less than a batch, nothing is held out.
+    batches, at least one; where that is more than a fifth of the rows, nothing is held out.
     """
-    wanted = round(share * len(rows) / batch) * batch or (batch if share > 0 else 0)
-    if not wanted or wanted > max(len(rows) // 10, share * len(rows)):
+    wanted = (round(share * len(rows) / batch) or 1) * batch if share > 0 else 0
+    if not wanted or wanted > len(rows) // 5:
         return list(rows), []
     ranked = sorted(range(len(rows)), key=lambda i: (unit_interval(seed, "val", rows[i].question), i))
     held_out = set(ranked[:wanted])
-    # the question at the border goes to validation with all its rows only if that keeps the count
+    # other rows of a held-out question are left out of training too
     border = {rows[i].question for i in held_out}
     train_rows = [row for i, row in enumerate(rows) if i not in held_out and row.question not in border]
     return train_rows, [rows[i] for i in sorted(held_out)]

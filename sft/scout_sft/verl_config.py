@@ -8,7 +8,6 @@ from typing import Any
 
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
-
 from scout_sft.dataset import OVERLONG
 
 SCHEDULES = ("constant", "cosine")
