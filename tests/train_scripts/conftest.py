@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,12 @@ os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Cuba": "Havana"}
+
+
+def observation(country: str) -> str:
+    """What the tool server finds."""
+    text = f"Doc 1(Title: {country}) The capital of {country} is {CAPITALS[country]}."
+    return f"\n\n<information>{text}</information>\n\n"
 
 
 @pytest.fixture
@@ -48,14 +55,17 @@ def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A two-layer Qwen2 taught for a moment to write a search, read and answer, so that rewards differ."""
     import torch
-    from scout_protocol.prompt import load_prompt
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+    from scout_protocol.prompt import load_prompt
+
     path = tmp_path_factory.mktemp("model")
-    prompts = {c: load_prompt("search_r1").build(f"What is the capital of {c}?")[0]["content"] for c in CAPITALS}
+    prompts = {
+        c: load_prompt("search_r1").build(f"What is the capital of {c}?")[0]["content"] for c in CAPITALS
+    }
     search = {c: f"<think>search</think><search>{c}</search>" for c in CAPITALS}
-    texts = [prompts[c] + search[c] + f"<answer>{a}</answer>\n\n<information>" for c, a in CAPITALS.items()]
+    texts = [prompts[c] + search[c] + observation(c) + f"<answer>{a}</answer>" for c, a in CAPITALS.items()]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -70,8 +80,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
-        eos_token="<|im_end|>",  # noqa: S106
-        pad_token="<|endoftext|>",  # noqa: S106
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
         chat_template=(
             "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -92,11 +102,19 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    guesses = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    head = "<|im_start|>assistant\n"
-    for _ in range(120):  # enough to write tags; which answer stays a guess
-        lines = [head + search[c] for c in CAPITALS] + [f"</information>\n\n<answer>{a}</answer>" for a in CAPITALS.values()]
-        ids = tokenizer(lines, padding=True, return_tensors="pt", add_special_tokens=False)
+    for _ in range(80):  # enough to write the tags in order; which answer comes stays a guess
+        rows = [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompts[c]}], add_generation_prompt=True, tokenize=False
+            )
+            + search[c]
+            + observation(c)
+            + f"<answer>{guesses.choice(list(CAPITALS.values()))}</answer>"
+            for c in CAPITALS
+        ]
+        ids = tokenizer(rows, padding=True, return_tensors="pt", add_special_tokens=False)
         labels = ids["input_ids"].masked_fill(ids["attention_mask"] == 0, -100)
         model(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], labels=labels).loss.backward()
         optimizer.step()
@@ -134,13 +152,16 @@ class ToolServer:
                     return
                 found = []
                 for action in request["actions"]:
-                    country = next((c for c in CAPITALS if c in action), "France")
-                    text = f"Doc 1(Title: {country}) The capital of {country} is {CAPITALS[country]}."
-                    found.append(f"\n\n<information>{text}</information>\n\n")
+                    found.append(observation(next((c for c in CAPITALS if c in action), "France")))
                 n = len(found)
                 self._reply(
                     200,
-                    {"observations": found, "dones": [False] * n, "valids": [True] * n, "processing_time_ms": 0.1},
+                    {
+                        "observations": found,
+                        "dones": [False] * n,
+                        "valids": [True] * n,
+                        "processing_time_ms": 0.1,
+                    },
                 )
 
             def log_message(self, *_args: Any) -> None:

@@ -1,4 +1,4 @@
-"""What reaches verl from one trajectory: the sampled tokens and nothing else, with the right mask and reward."""
+"""What reaches verl from one trajectory: the sampled tokens, with the right mask and the right reward."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from scout_protocol.errors import UserError
 from scout_protocol.records import StopReason, Trace
 
@@ -20,7 +21,9 @@ class ScriptedServer:
     def __init__(self, turns: list[list[int]]) -> None:
         self.turns, self.prompts, self.params = list(turns), [], []  # type: ignore[var-annotated]
 
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> Any:
         from verl.workers.rollout.replica import TokenOutput
 
         self.prompts.append(list(prompt_ids))
@@ -55,21 +58,32 @@ Play = Callable[..., Played]
 def play(compose: Any, tokenizer: Any, tool_server: Any, rows_file: Path, tmp_path: Path) -> Play:
     """``play(*turns, settings)``: turns are text, or ids; the question is the capital of France."""
     from omegaconf import open_dict
+
     from scout_data.rows import read_rows
 
     row = read_rows(rows_file)[0]
 
     def run(*turns: str | list[int], settings: tuple[str, ...] = (), validating: bool = False) -> Played:
-        from scout_train.agent_loop import VALIDATING, ScoutAgentLoop, surroundings
         from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+
+        from scout_train.agent_loop import VALIDATING, ScoutAgentLoop, surroundings
 
         config = compose("grpo", *settings)
         with open_dict(config):
-            config.scout.run.dir, config.scout.run.stage, config.scout.run.model = str(tmp_path), "grpo", "tiny"
+            config.scout.run.dir, config.scout.run.stage, config.scout.run.model = (
+                str(tmp_path),
+                "grpo",
+                "tiny",
+            )
             config.scout.tools.url = tool_server.url
         ids = [tokenizer.encode(t, add_special_tokens=False) if isinstance(t, str) else t for t in turns]
         server = ScriptedServer(ids)
-        fields = msgspec.structs.asdict(row) | {"raw_prompt": row.prompt, "uid": "u1", "session_id": 5, "global_steps": 9}
+        fields = msgspec.structs.asdict(row) | {
+            "raw_prompt": row.prompt,
+            "uid": "u1",
+            "session_id": 5,
+            "global_steps": 9,
+        }
 
         async def go() -> Any:
             VALIDATING.set(validating)
@@ -110,10 +124,14 @@ def test_sampled_tokens_stay_and_observations_are_masked(play: Play, tokenizer: 
     assert seen is not None and "Paris" in trace.spans[2].text
     assert out.response_ids == first + seen + second
     assert out.response_mask == [1] * len(first) + [0] * len(seen) + [1] * len(second)
-    assert [p for p, m in zip(out.response_logprobs, out.response_mask, strict=True) if not m] == [0.0] * len(seen)
+    assert [p for p, m in zip(out.response_logprobs, out.response_mask, strict=True) if not m] == [0.0] * len(
+        seen
+    )
     assert out.response_logprobs[: len(first)] == [-0.25 * (i + 1) for i in range(len(first))]
     assert out.prompt_ids == played.server.prompts[0]
-    assert played.server.prompts[1] == out.prompt_ids + first + seen  # what the model reads is what is trained
+    assert (
+        played.server.prompts[1] == out.prompt_ids + first + seen
+    )  # what the model reads is what is trained
 
 
 def test_an_unusual_tokenisation_survives(play: Play, tokenizer: Any) -> None:
@@ -133,7 +151,9 @@ def test_an_unusual_tokenisation_survives(play: Play, tokenizer: Any) -> None:
         ((SEARCH, SEARCH, SEARCH, SEARCH), 0.0, 0.0),
     ],
 )
-def test_the_reward_reads_the_policys_own_text(play: Play, turns: tuple[str, ...], reward: float, acc: float) -> None:
+def test_the_reward_reads_the_policys_own_text(
+    play: Play, turns: tuple[str, ...], reward: float, acc: float
+) -> None:
     out = play(*turns).output
     assert out.reward_score == reward
     assert out.extra_fields["reward_extra_info"]["acc"] == acc

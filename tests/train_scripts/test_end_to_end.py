@@ -15,9 +15,14 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+
 from scout_protocol.records import Author, Trace
 
-SMALL = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=4"]
+SMALL = [
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.rollout.n=4",
+]
 
 
 def command(model_dir: Path, rows_file: Path, url: str, out: Path, *more: str) -> list[str]:
@@ -57,12 +62,20 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
         assert sum(v for k, v in line.items() if k.startswith("scout/stop/")) == pytest.approx(1)
     assert sum(m["actor/grad_norm"] for m in metrics) > 0
 
-    traces = [msgspec.json.decode(line, type=Trace) for line in (out / "traces.jsonl").read_bytes().splitlines()]
+    traces = [
+        msgspec.json.decode(line, type=Trace) for line in (out / "traces.jsonl").read_bytes().splitlines()
+    ]
     assert Counter(t.step for t in traces) == {1: 16, 2: 16}
-    assert all(len({t.extra["member"] for t in traces if t.extra["group"] == g}) == 4 for g in {t.extra["group"] for t in traces})
+    assert all(
+        len({t.extra["member"] for t in traces if t.extra["group"] == g}) == 4
+        for g in {t.extra["group"] for t in traces}
+    )
     for trace in traces:
         own = [s for s in trace.spans if s.author is Author.POLICY]
-        assert all(s.logprobs is not None and s.token_ids is not None and len(s.logprobs) == len(s.token_ids) for s in own)
+        assert all(
+            s.logprobs is not None and s.token_ids is not None and len(s.logprobs) == len(s.token_ids)
+            for s in own
+        )
     mean = sum(t.score["total"] for t in traces if t.step == 1) / 16
     assert metrics[0]["critic/score/mean"] == pytest.approx(mean, abs=1e-5)
 
@@ -110,7 +123,9 @@ def test_a_tool_server_that_dies_ends_the_run_with_the_reason(
     argv = command(model_dir, rows_file, tool_server.url, out, "--steps", "50", "--save-every", "50")
     process = subprocess.Popen(argv, env=environment(), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 180
-    while time.monotonic() < deadline and not ((out / "metrics.jsonl").exists() and read(out / "metrics.jsonl")):
+    while time.monotonic() < deadline and not (
+        (out / "metrics.jsonl").exists() and read(out / "metrics.jsonl")
+    ):
         time.sleep(0.05)
     tool_server.broken = True
     _, said = process.communicate(timeout=120)

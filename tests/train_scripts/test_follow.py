@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+
 from scout_train.follow import Follower, failure, step_line
 
 
@@ -13,9 +13,15 @@ from scout_train.follow import Follower, failure, step_line
     ("log", "says"),
     [
         ("x\n[scout] error: prompt too long\nValueError: later\n", "prompt too long"),
-        ("Traceback (most recent call last):\n  File x\nValueError: bad size\n[scout] CPU seconds: 3\n", "ValueError: bad size"),
+        (
+            "Traceback (most recent call last):\n  File x\nValueError: bad size\n[scout] CPU seconds: 3\n",
+            "ValueError: bad size",
+        ),
         ("\x1b[36m(WorkerDict pid=7)\x1b[0m RuntimeError: no memory\ngoodbye\n", "RuntimeError: no memory"),
-        ("ray.exceptions.ActorDiedError: The actor died.\n", "ray.exceptions.ActorDiedError: The actor died."),
+        (
+            "ray.exceptions.ActorDiedError: The actor died.\n",
+            "ray.exceptions.ActorDiedError: The actor died.",
+        ),
         ("  warnings.warn(ModuleNotFoundError('x'))\nlast words\n\n", "last words"),
         ("", "the log is empty"),
     ],
@@ -72,7 +78,11 @@ def test_zero_means_no_limit(tmp_path: Path) -> None:
 
 
 def test_a_step_in_one_line() -> None:
-    line = step_line(
-        json.loads('{"step": 3, "scout/em": 0.5, "timing_s/step": 2.34, "scout/infra_errors": 2, "actor/grad_norm": null}'), 40
-    )
-    assert line == "step 3/40 · EM 0.500 · 2.3 s · 2 infra errors"
+    metrics = {
+        "step": 3,
+        "scout/em": 0.5,
+        "timing_s/step": 2.34,
+        "scout/infra_errors": 2,
+        "actor/grad_norm": None,
+    }
+    assert step_line(metrics, 40) == "step 3/40 · EM 0.500 · 2.3 s · 2 infra errors"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from scout_train import guard
 
 # A command that starts a daemon in a session of its own (twice forked, like Ray's), then does `then`.
@@ -39,7 +40,18 @@ class Guarded:
         script = ESCAPE.format(pid=pid_file, then=then)
         self.log = folder / "log"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "scout_train.guard", str(self.temp), str(limit_s), str(self.log), "--", sys.executable, "-c", script],
+            [
+                sys.executable,
+                "-m",
+                "scout_train.guard",
+                str(self.temp),
+                str(limit_s),
+                str(self.log),
+                "--",
+                sys.executable,
+                "-c",
+                script,
+            ],
             stdin=subprocess.PIPE,
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
@@ -76,8 +88,12 @@ def start(tmp_path: Path) -> Iterator[type[Guarded]]:
             psutil.Process(guarded.daemon).kill()
 
 
-@pytest.mark.parametrize(("then", "code"), [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
-def test_when_the_command_ends_its_daemon_ends_and_the_code_is_honest(start: type[Guarded], then: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("then", "code"), [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)]
+)
+def test_when_the_command_ends_its_daemon_ends_and_the_code_is_honest(
+    start: type[Guarded], then: str, code: int
+) -> None:
     run = start(then)  # type: ignore[call-arg,arg-type]
     assert run.process.wait(timeout=20) == code
     assert run.gone()

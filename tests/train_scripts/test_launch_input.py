@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from scout_protocol.errors import UserError
-from scout_train import checks, launch
+from scout_train import checks, launch, rundir
 
 Train = Callable[..., int]
 
@@ -48,7 +49,14 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
 def test_a_dry_run_prints_the_recipe_and_starts_nothing(
     train: Train, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert train("--dry-run", algo="dapo", set=["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]) == 0
+    assert (
+        train(
+            "--dry-run",
+            algo="dapo",
+            set=["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4"],
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "algorithm.filter_groups.metric: acc" in out and "data.train_batch_size=4" in out
     assert not (tmp_path / "run").exists()
@@ -60,7 +68,9 @@ def model_without(name: str, source: Path, target: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json", "chat_template.jinja"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer_config.json", "chat_template.jinja"]
+)
 def test_an_incomplete_model_folder(train: Train, model_dir: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as error:
         train("--dry-run", model=model_without(name, model_dir, tmp_path / "model"))
@@ -148,7 +158,7 @@ def test_the_output_folder_must_be_usable(train: Train, tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(train: Train, tmp_path: Path) -> None:
-    with launch.locked(tmp_path / "run"), pytest.raises(UserError, match="another run is writing there"):
+    with rundir.locked(tmp_path / "run"), pytest.raises(UserError, match="another run is writing there"):
         train()
 
 
@@ -164,7 +174,9 @@ def test_a_folder_of_another_run_is_not_mixed(train: Train, tmp_path: Path) -> N
         train()
 
 
-def test_a_finished_run_is_left_alone(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_left_alone(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     (out / "hf").mkdir(parents=True)
     (out / "hf" / "config.json").write_text("{}")
@@ -202,11 +214,15 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'ray', 'verl', 'transformers', 'hydra', 'pyarrow'} & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_run_never_joins_a_foreign_ray(compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_never_joins_a_foreign_ray(
+    compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from omegaconf import open_dict
 
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")

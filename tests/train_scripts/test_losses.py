@@ -71,10 +71,15 @@ def verl_loss(config: Any, adv: list[float], masks: list[list[int]], ratio: list
     prompt = 2
 
     def nested(rows: list[list[Any]], dtype: Any) -> Any:
-        return torch.nested.as_nested_tensor([torch.tensor(r, dtype=dtype) for r in rows], layout=torch.jagged)
+        return torch.nested.as_nested_tensor(
+            [torch.tensor(r, dtype=dtype) for r in rows], layout=torch.jagged
+        )
 
     old = [[-1.0 - 0.1 * t for t in range(len(m))] for m in masks]
-    new = [[o + math.log(q) for o, q in zip(old_i, r_i, strict=True)] for old_i, r_i in zip(old, ratio, strict=True)]
+    new = [
+        [o + math.log(q) for o, q in zip(old_i, r_i, strict=True)]
+        for old_i, r_i in zip(old, ratio, strict=True)
+    ]
     fields = {
         "input_ids": nested([[7] * (prompt + len(m)) for m in masks], torch.long),
         "prompts": nested([[7] * prompt for _ in masks], torch.long),
@@ -121,7 +126,9 @@ def test_advantage_is_the_papers(algo: str, case: str, compose: Callable[..., An
 
 @pytest.mark.parametrize(("algo", "low", "high"), [("grpo", 0.2, 0.2), ("dapo", 0.2, 0.28)])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_loss_is_the_papers(algo: str, low: float, high: float, case: str, compose: Callable[..., Any]) -> None:
+def test_loss_is_the_papers(
+    algo: str, low: float, high: float, case: str, compose: Callable[..., Any]
+) -> None:
     rewards, masks = CASES[case]
     adv = paper_advantage(rewards)
     ratio = ratios(masks)

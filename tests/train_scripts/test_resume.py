@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from scout_train import resume
 from scout_train.metrics_log import MetricsLog, plain
 
@@ -30,7 +31,9 @@ def test_trim_keeps_exactly_the_steps_up_to_the_checkpoint(tmp_path: Path) -> No
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(0, 9))
-def test_trim_is_a_filter_whatever_the_order(tmp_path_factory: pytest.TempPathFactory, steps: list[int], last: int) -> None:
+def test_trim_is_a_filter_whatever_the_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], last: int
+) -> None:
     path = tmp_path_factory.mktemp("trim") / "m.jsonl"
     path.write_text("".join(f'{{"step": {s}, "i": {i}}}\n' for i, s in enumerate(steps)))
     dropped = resume.trim(path, last)
@@ -110,7 +113,16 @@ def test_metrics_are_valid_json_whatever_verl_reports() -> None:
     import numpy as np
     import torch
 
-    values = [np.float32(0.5), np.int64(3), torch.tensor(2.5), float("nan"), np.float64("inf"), True, "text", None]
+    values = [
+        np.float32(0.5),
+        np.int64(3),
+        torch.tensor(2.5),
+        float("nan"),
+        np.float64("inf"),
+        True,
+        "text",
+        None,
+    ]
     found = [plain(v) for v in values]
     assert found == [0.5, 3, 2.5, None, None, True, "text", None]
     json.dumps(found, allow_nan=False)

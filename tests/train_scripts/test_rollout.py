@@ -25,8 +25,9 @@ class Served:
     """What verl builds in the training worker, as far as generation needs it."""
 
     def __init__(self, model_dir: Path) -> None:
-        from scout_agent.generation import Engine
         from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from scout_agent.generation import Engine
 
         self.tokenizer = AutoTokenizer.from_pretrained(model_dir)
         model = AutoModelForCausalLM.from_pretrained(model_dir).eval()
@@ -52,7 +53,9 @@ def test_concurrent_requests_are_one_batch_with_their_own_parameters(served: Ser
 
     async def go() -> list[Any]:
         asked = [
-            handle.generate.remote(prompt_ids=p, sampling_params={"temperature": 0, "max_tokens": n, "logprobs": True})
+            handle.generate.remote(
+                prompt_ids=p, sampling_params={"temperature": 0, "max_tokens": n, "logprobs": True}
+            )
             for p, n in zip(prompts, (1, 4, 9), strict=True)
         ]
         return await asyncio.gather(*asked)
@@ -72,7 +75,9 @@ def test_a_batch_holds_no_more_rows_than_allowed(served: Served) -> None:
 
     async def go() -> None:
         params = {"temperature": 0, "max_tokens": 1}
-        await asyncio.gather(*(handle.generate.remote(prompt_ids=[5], sampling_params=params) for _ in range(10)))
+        await asyncio.gather(
+            *(handle.generate.remote(prompt_ids=[5], sampling_params=params) for _ in range(10))
+        )
 
     asyncio.run(go())
     assert worker.batches == [4, 4, 2]
@@ -96,8 +101,9 @@ def test_an_error_reaches_every_request_of_the_batch(served: Served) -> None:
 def _rollout(model_dir: Path) -> Any:
     """A rollout around the tiny model, without verl's worker around it."""
     import torch
-    from scout_train.cpu.rollout import TransformersRollout
     from transformers import AutoModelForCausalLM
+
+    from scout_train.cpu.rollout import TransformersRollout
 
     rollout = object.__new__(TransformersRollout)
     rollout.model = AutoModelForCausalLM.from_pretrained(model_dir)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from scout_protocol.errors import UserError
 
 
@@ -70,6 +71,7 @@ Make = Callable[..., tuple[Any, Store]]
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """``make(script, group_size=4, batch=2, …)`` → the buffer and its store, with one batch submitted."""
     import transfer_queue as tq
+
     from scout_train.sampler import ScoutReplayBuffer
 
     def build(script: Any, *, delay_polls: int = 0, **options: Any) -> tuple[Any, Store]:
@@ -111,7 +113,10 @@ def test_uniform_groups_are_replaced_until_the_batch_is_full(make: Make) -> None
     buffer, store = make(itertools.chain([RIGHT, MIXED, WRONG, MIXED], itertools.repeat(MIXED)))
     batch, metrics = buffer.sample(1, "train", 2)
     assert len(groups(batch)) == 2 and len(batch.keys) == 8
-    outcomes = {g: {store.values[k]["reward_extra_info"]["acc"] for k in batch.keys if k.startswith(g + "_")} for g in groups(batch)}
+    outcomes = {
+        g: {store.values[k]["reward_extra_info"]["acc"] for k in batch.keys if k.startswith(g + "_")}
+        for g in groups(batch)
+    }
     assert all(v == {0.0, 1.0} for v in outcomes.values())
     assert metrics["scout/groups_generated"] == 2 + sum(store.refills)
     assert metrics["scout/groups_evicted"] >= 1
@@ -126,10 +131,12 @@ def test_nothing_is_refilled_when_all_groups_are_mixed(make: Make) -> None:
 
 
 def test_refilling_is_bounded_and_says_what_to_do(make: Make) -> None:
-    from scout_train.errors import SamplingStopped
+    from scout_train.errors import UnfilledStepError
 
     buffer, store = make(itertools.repeat(RIGHT), max_num_gen_batches=3)
-    with pytest.raises(SamplingStopped, match=r"6 groups were generated .*0 of the 2.*max_num_gen_batches \(now 3\)"):
+    with pytest.raises(
+        UnfilledStepError, match=r"6 groups were generated .*0 of the 2.*max_num_gen_batches \(now 3\)"
+    ):
         buffer.sample(1, "train", 2)
     assert 2 + sum(store.refills) == 6
 
@@ -147,7 +154,7 @@ def test_the_bound_counts_per_step(make: Make) -> None:
 
 def test_groups_still_running_at_the_bound_are_waited_for(make: Make) -> None:
     """The last allowed refill fills the batch; being at the bound must not end the run too early."""
-    buffer, store = make([RIGHT, MIXED, RIGHT, MIXED], delay_polls=2, max_num_gen_batches=2)
+    buffer, _ = make([RIGHT, MIXED, RIGHT, MIXED], delay_polls=2, max_num_gen_batches=2)
     batch, metrics = buffer.sample(1, "train", 2)
     assert len(groups(batch)) == 2 and metrics["scout/groups_generated"] == 4
 
@@ -162,23 +169,27 @@ def test_without_filtering_uniform_groups_are_trained(make: Make) -> None:
 def test_a_group_that_an_outage_left_with_one_member_is_drawn_anew(make: Make, filter_groups: bool) -> None:
     lone, empty = [1.0, None, None, None], [None] * 4
     script = itertools.chain([lone, empty], itertools.repeat(MIXED))
-    buffer, store = make(script, filter_groups=filter_groups)
+    buffer, _ = make(script, filter_groups=filter_groups)
     batch, metrics = buffer.sample(1, "train", 2)
     assert not groups(batch) & {"g0", "g1"}
     assert metrics["scout/groups_lost"] == 2 and metrics["scout/trajectories_lost"] == 7
 
 
 def test_a_group_with_some_members_lost_is_kept(make: Make) -> None:
-    buffer, store = make(itertools.repeat([1.0, 0.0, None, None]))
+    buffer, _ = make(itertools.repeat([1.0, 0.0, None, None]))
     batch, metrics = buffer.sample(1, "train", 2)
-    assert len(batch.keys) == 4 and metrics["scout/trajectories_lost"] == 4 and metrics["scout/groups_lost"] == 0
+    assert (
+        len(batch.keys) == 4 and metrics["scout/trajectories_lost"] == 4 and metrics["scout/groups_lost"] == 0
+    )
 
 
 def test_an_outage_ends_the_step_with_the_reason(make: Make) -> None:
-    from scout_train.errors import SamplingStopped
+    from scout_train.errors import UnfilledStepError
 
     buffer, _ = make(itertools.repeat([None, 1.0, 0.0, None]), max_infra_error_share=0.25)
-    with pytest.raises(SamplingStopped, match=r"4 of at least 8 trajectories were lost in step 7.*tool server"):
+    with pytest.raises(
+        UnfilledStepError, match=r"4 of at least 8 trajectories were lost in step 7.*tool server"
+    ):
         buffer.sample(7, "train", 2)
 
 
@@ -195,7 +206,9 @@ def test_an_unknown_metric_names_the_ones_there_are(make: Make) -> None:
         buffer.sample(1, "train", 2)
 
 
-@pytest.mark.parametrize("bad", [{"max_num_gen_batches": 0}, {"max_infra_error_share": 0.0}, {"max_infra_error_share": 1.5}])
+@pytest.mark.parametrize(
+    "bad", [{"max_num_gen_batches": 0}, {"max_infra_error_share": 0.0}, {"max_infra_error_share": 1.5}]
+)
 def test_options_without_a_bound_are_refused(make: Make, bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
         make(itertools.repeat(MIXED), **bad)

@@ -15,6 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopMetrics,
+    AgentLoopOutput,
+    register,
+)
+
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episode
 from scout_agent.policy import Finish, PolicyTurn
@@ -24,13 +31,6 @@ from scout_protocol.dialect import Dialect, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.records import Author, RLRow, Span, StopReason, Trace
 from scout_reward.score import score_trace
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopMetrics,
-    AgentLoopOutput,
-    register,
-)
-
 from scout_train.settings import ScoutSection, read_settings
 from scout_train.traces import TraceLog
 
@@ -39,14 +39,16 @@ VALIDATING: contextvars.ContextVar[bool] = contextvars.ContextVar("scout_validat
 
 
 class ServerSession:
-    """One trajectory's ids, grown through verl's inference client. Implements `scout_agent.policy.Session`."""
+    """One trajectory's ids, grown through verl's inference client: a `scout_agent.policy.Session`."""
 
     def __init__(self, policy: ServerPolicy, row: RLRow) -> None:
         self.policy = policy
         self.ids = prompt_token_ids(policy.tokenizer, row.prompt)
         if len(self.ids) > policy.max_prompt_tokens:
             raise UserError(
-                f"prompt of {row.id}", f"{len(self.ids)} tokens", f"data.max_prompt_length={policy.max_prompt_tokens}"
+                f"prompt of {row.id}",
+                f"{len(self.ids)} tokens",
+                f"data.max_prompt_length={policy.max_prompt_tokens}",
             )
         self.prompt = Span(Author.PROMPT, policy.tokenizer.decode(self.ids), list(self.ids))
         self.request_id = uuid.uuid4().hex
@@ -87,10 +89,15 @@ class ServerSession:
 
 
 class ServerPolicy:
-    """The policy behind verl's inference client, for one trajectory. Implements `scout_agent.policy.Policy`."""
+    """The policy behind verl's inference client, for one trajectory: a `scout_agent.policy.Policy`."""
 
     def __init__(
-        self, client: Any, tokenizer: Any, dialect: Dialect, sampling: dict[str, Any], settings: EpisodeSettings
+        self,
+        client: Any,
+        tokenizer: Any,
+        dialect: Dialect,
+        sampling: dict[str, Any],
+        settings: EpisodeSettings,
     ) -> None:
         self.client, self.tokenizer, self.dialect = client, tokenizer, dialect
         self.sampling = {**sampling, "stop": list(dialect.stops), "include_stop_str_in_output": True}
@@ -129,7 +136,11 @@ def to_output(trace: Trace, reward: float, parts: dict[str, float], policy: Serv
         metrics=AgentLoopMetrics(
             generate_sequences=policy.generate_s, tool_calls=sum(c.latency_s for c in trace.tool_calls)
         ),
-        extra_fields={**policy.extra_fields, "reward_extra_info": parts, "stop_reason": trace.stop_reason.value},
+        extra_fields={
+            **policy.extra_fields,
+            "reward_extra_info": parts,
+            "stop_reason": trace.stop_reason.value,
+        },
     )
 
 
@@ -186,7 +197,9 @@ def surroundings(config: Any) -> Surroundings:
 class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """One instance plays one trajectory (verl makes one per trajectory)."""
 
-    async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+    async def run(
+        self, sampling_params: dict[str, Any], **fields: Any
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
         around = surroundings(self.config)
         step, train = int(fields["global_steps"]), not VALIDATING.get()
         try:
@@ -198,7 +211,12 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
             raise
 
     async def _play(
-        self, around: Surroundings, sampling_params: dict[str, Any], fields: dict[str, Any], step: int, train: bool
+        self,
+        around: Surroundings,
+        sampling_params: dict[str, Any],
+        fields: dict[str, Any],
+        step: int,
+        train: bool,
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
         settings, dialect = around.episode, get_dialect(around.episode.dialect)
         policy = ServerPolicy(self.server_manager, self.tokenizer, dialect, sampling_params, settings)

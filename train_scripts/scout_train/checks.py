@@ -14,7 +14,6 @@ from typing import Any
 
 from scout_protocol.errors import UserError
 
-
 VERL = "0.9.1"
 MIN_CORES = 2
 MIN_FREE_GIB = 3.0  # measured peak of a tiny run: see README
@@ -25,7 +24,9 @@ def check_verl() -> None:
     try:
         found = version("verl")
     except PackageNotFoundError as error:
-        raise UserError("verl", "not installed", "run `make setup`, or pip install 'scout-rl[train]'") from error
+        raise UserError(
+            "verl", "not installed", "run `make setup`, or pip install 'scout-rl[train]'"
+        ) from error
     if found != VERL:
         raise UserError("verl", found, f"install verl=={VERL}")
 
@@ -39,7 +40,9 @@ def check_machine(out: Path, model_bytes: int, keep: int) -> None:
         raise UserError("cores", cores, f"training needs at least {MIN_CORES}")
     free_gib = psutil.virtual_memory().available / 2**30
     if free_gib < MIN_FREE_GIB:
-        raise UserError("free memory", f"{free_gib:.1f} GiB", f"close something: training needs {MIN_FREE_GIB} GiB")
+        raise UserError(
+            "free memory", f"{free_gib:.1f} GiB", f"close something: training needs {MIN_FREE_GIB} GiB"
+        )
     # A checkpoint holds weights, two Adam moments and the exported model: four times the weights.
     need = 4 * model_bytes * (keep + 2) + 2**28
     free = shutil.disk_usage(out).free
@@ -78,7 +81,9 @@ def check_rows(name: str, path: str, at_least: int) -> None:
 
     rows = read_rows(path)
     if len(rows) < at_least:
-        raise UserError(f"{name} {path}", f"{len(rows)} rows", f"a step needs {at_least} (data.train_batch_size)")
+        raise UserError(
+            f"{name} {path}", f"{len(rows)} rows", f"a step needs {at_least} (data.train_batch_size)"
+        )
 
 
 def check_tools(url: str, timeout_s: float = 5.0) -> None:
@@ -93,7 +98,9 @@ def check_tools(url: str, timeout_s: float = 5.0) -> None:
         raise UserError("--tools", url, f"answers /ready with {error.code}: wait, or see its log") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise UserError("--tools", url, f"no tool server there ({reason}): start one with `make serve-tools`") from error
+        raise UserError(
+            "--tools", url, f"no tool server there ({reason}): start one with `make serve-tools`"
+        ) from error
 
 
 def check_config(config: Any) -> None:
@@ -129,13 +136,19 @@ def check_config(config: Any) -> None:
     groups = config.algorithm.filter_groups
     if groups.enable and groups.max_num_gen_batches < 1:
         raise UserError(
-            "algorithm.filter_groups.max_num_gen_batches", groups.max_num_gen_batches, "must be at least 1: a bound"
+            "algorithm.filter_groups.max_num_gen_batches",
+            groups.max_num_gen_batches,
+            "must be at least 1: a bound",
         )
     if groups.enable and groups.metric not in ("acc", "f1", "format"):
         raise UserError(
-            "algorithm.filter_groups.metric", groups.metric, "choose acc, f1 or format: an outcome, not the reward"
+            "algorithm.filter_groups.metric",
+            groups.metric,
+            "choose acc, f1 or format: an outcome, not the reward",
         )
     if not 0 < config.scout.sampler.max_infra_error_share <= 1:
         raise UserError(
-            "scout.sampler.max_infra_error_share", config.scout.sampler.max_infra_error_share, "must be in (0, 1]"
+            "scout.sampler.max_infra_error_share",
+            config.scout.sampler.max_infra_error_share,
+            "must be in (0, 1]",
         )

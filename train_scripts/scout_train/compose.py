@@ -1,8 +1,9 @@
 """Recipes: a run is verl's own defaults plus named overlays, and an overlay names only what it changes.
 
-An overlay is a YAML file of dotted keys. A key is accepted if verl's configuration has it, if it is one of the
-few that verl reads without listing them (`ADDED`), or if it is a field of `scout_train.settings.ScoutSection`.
-Everything else is refused, so that no line of a recipe is silently without effect.
+An overlay is a YAML file of dotted keys. A key is accepted if verl's configuration has it, if it is one of
+the few that verl reads without listing them (`ADDED`), or if it is a field of
+`scout_train.settings.ScoutSection`. Everything else is refused, so that no line of a recipe is silently
+without effect.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-
 from scout_train.settings import ScoutSection
 
 KINDS = ("algo", "size", "cluster", "engine")  # applied in this order, after search_agent

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class SamplingStopped(RuntimeError):
+class UnfilledStepError(RuntimeError):
     """A step cannot be filled; the weights of the step before are whole and are saved before the run ends."""

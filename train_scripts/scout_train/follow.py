@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 _OURS = re.compile(r"\[scout\] error: (.*)")
-_RAISED = re.compile(r"^(?:\x1b\[\d+m)?(?:\([^)]*\)(?:\x1b\[0m)?\s*)?((?:[\w.]+\.)?\w*(?:Error|Exception|Killed)\b.*)")
+_RAISED = re.compile(
+    r"^(?:\x1b\[\d+m)?(?:\([^)]*\)(?:\x1b\[0m)?\s*)?((?:[\w.]+\.)?\w*(?:Error|Exception|Killed)\b.*)"
+)
 
 
 def failure(log_path: Path) -> str:
@@ -82,3 +84,28 @@ def step_line(metrics: dict[str, Any], total: int) -> str:
     if metrics.get("scout/infra_errors"):
         parts.append(f"{metrics['scout/infra_errors']} infra errors")
     return " · ".join(parts)
+
+
+class Progress:
+    """A bar with the time left on a terminal; one line a step elsewhere."""
+
+    def __init__(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console, self.total, self.start = Console(), total, time.monotonic()
+        columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("train", total=total, completed=done)
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        self.console.print("starting Ray and verl (20-60 s)")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.bar.stop()
+
+    def show(self, metrics: dict[str, Any]) -> None:
+        self.bar.update(self.task, completed=metrics["step"])
+        self.console.print(step_line(metrics, self.total), highlight=False, soft_wrap=True)

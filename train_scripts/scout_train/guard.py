@@ -1,4 +1,4 @@
-"""Runs one command and leaves nothing of it behind: `python -m scout_train.guard TEMP LIMIT_S LOG -- COMMAND…`
+"""Runs one command and leaves nothing of it behind: `… -m scout_train.guard TEMP LIMIT_S LOG -- COMMAND…`
 
 The guard stands between the launcher and the trainer. It adopts every orphan among its descendants (Linux:
 child subreaper), so Ray's daemons cannot slip away, and it ends all of them when the command exits, when the
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (one thread, before exec)
+                preexec_fn=_die_with_parent,
             )
             code = watch(child, limit_s, lambda: bool(stops))
             used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,37 +1,20 @@
-"""`scout train`: compose a recipe, check what it needs, run verl's trainer, watch it, leave nothing behind."""
+"""`scout train`: compose a recipe, check what it needs, run verl's trainer, leave nothing behind."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-
 from scout_train.compose import KINDS, Choice, names
 
 STALLED = 4  # exit code: no progress for --stall-timeout-s
-# What may differ between the two halves of an interrupted run.
-FREE_TO_CHANGE = (
-    "trainer.total_training_steps",
-    "trainer.save_freq",
-    "trainer.test_freq",
-    "trainer.default_local_dir",
-    "scout.tools",
-    "scout.run",
-    "scout.cluster",
-    "scout.sampler",
-    "ray_kwargs",
-)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,16 +27,26 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
     p.add_argument("--tools", required=True, metavar="URL", help="base URL of the tool server")
-    p.add_argument("--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there")
+    p.add_argument(
+        "--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there"
+    )
     p.add_argument("--steps", type=int, required=True, help="updates in total, resumed ones included")
-    p.add_argument("--save-every", type=int, default=5, metavar="STEPS", help="checkpoint interval (default 5)")
+    p.add_argument(
+        "--save-every", type=int, default=5, metavar="STEPS", help="checkpoint interval (default 5)"
+    )
     p.add_argument("--eval-every", type=int, default=0, metavar="STEPS", help="validate; 0: never (default)")
     p.add_argument("--seed", type=int, default=0, help="of data order and sampling (default 0)")
     p.add_argument("--stage", help="name in traces (default: the algorithm)")
-    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe")
-    p.add_argument("--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)")
+    p.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe"
+    )
+    p.add_argument(
+        "--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)"
+    )
     p.add_argument("--time-limit-s", type=float, default=0.0, help="end a run after so long (0: never)")
-    p.add_argument("--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing")
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing"
+    )
     return p
 
 
@@ -82,7 +75,11 @@ def build_config(args: argparse.Namespace) -> Any:
         config.trainer.val_before_train = False
         config.trainer.project_name, config.trainer.experiment_name = "scout", stage
         config.scout.tools.url = args.tools.rstrip("/")
-        config.scout.run.dir, config.scout.run.stage, config.scout.run.model = str(out), stage, args.model.name
+        config.scout.run.dir, config.scout.run.stage, config.scout.run.model = (
+            str(out),
+            stage,
+            args.model.name,
+        )
     checks.check_config(config)
     return config
 
@@ -106,6 +103,7 @@ def environment(config: Any, temp_dir: str) -> dict[str, str]:
         OMP_WAIT_POLICY="passive",  # spinning threads starve the other processes of a small machine
         TOKENIZERS_PARALLELISM="false",
         HF_HUB_OFFLINE="1",
+        TMPDIR=temp_dir,  # verl leaves a lock file there for every checkpoint
         HF_DATASETS_CACHE=f"{temp_dir}/datasets",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         TENSORBOARD_DIR=str(run_dir / "tensorboard"),
@@ -120,65 +118,23 @@ def environment(config: Any, temp_dir: str) -> dict[str, str]:
     return env
 
 
-@contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """The run's folder, for us alone.
-
-    Raises:
-        UserError: the folder cannot be used, or another run has it.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("w")
-    except OSError as error:
-        raise UserError("--out", out, f"{error.strerror}: choose a writable folder") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError("--out", out, "another run is writing there: wait, or choose another folder") from error
-        yield
-
-
-def prepare(config: Any, out: Path) -> int:
-    """Make the run's folder fit to go on. Returns the step to go on from (0: the beginning).
-
-    Raises:
-        UserError: the folder holds a run with other settings.
-    """
-    import yaml
-    from omegaconf import OmegaConf
-
-    from scout_train import resume
-
-    now = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    saved = out / "config.yaml"
-    step = resume.repair(out / "ckpt")
-    if step and saved.is_file():
-        before = yaml.safe_load(saved.read_text(encoding="utf-8"))
-        changed = resume.changed_keys(before, now, FREE_TO_CHANGE)  # type: ignore[arg-type]
-        if changed:
-            raise UserError("--out", out, f"was made with other settings ({', '.join(changed[:5])}): choose another")
-    resume.trim(out / "metrics.jsonl", step)
-    resume.trim(out / "traces.jsonl", step)
-    resume.replace_text(saved, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
-    return step
-
-
-def finished(out: Path, steps: int) -> bool:
-    """Whether an earlier run got to the end: at least ``steps`` steps and an exported model."""
-    marker = out / "finished"
-    return marker.is_file() and marker.read_text().strip() == str(steps) and (out / "hf" / "config.json").is_file()
-
-
 def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> int:
     """Start the guard and the trainer under it, show progress, and return the exit code."""
     from scout_train import follow, guard
 
-    temp_dir = tempfile.mkdtemp(prefix="sc-", dir="/tmp")  # noqa: S108  short: Ray's sockets live below it
+    temp_dir = tempfile.mkdtemp(prefix="sc-", dir="/tmp")
     log = out / "console.log"
     runner = [sys.executable, "-m", "scout_train.runner", str(out / "config.yaml"), temp_dir]
-    command = [sys.executable, "-m", "scout_train.guard", temp_dir, str(args.time_limit_s), str(log), "--", *runner]
+    command = [
+        sys.executable,
+        "-m",
+        "scout_train.guard",
+        temp_dir,
+        str(args.time_limit_s),
+        str(log),
+        "--",
+        *runner,
+    ]
     follower = follow.Follower(out, args.stall_timeout_s)
     process = subprocess.Popen(  # noqa: S603
         command, env=environment(config, temp_dir), stdin=subprocess.PIPE, start_new_session=True
@@ -186,7 +142,7 @@ def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> in
     code: int | None = None
     stalled = False
     try:
-        with _Progress(start_step, args.steps) as progress:
+        with follow.Progress(start_step, args.steps) as progress:
             while code is None:
                 code = _wait(process, 0.3)
                 for metrics in follower.new_steps():
@@ -219,33 +175,6 @@ def _say(code: int, message: str, log: Path) -> int:
     return code
 
 
-class _Progress:
-    """A bar with the time left on a terminal; one line a step elsewhere."""
-
-    def __init__(self, done: int, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.console, self.total, self.start = Console(), total, time.monotonic()
-        columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task("train", total=total, completed=done)
-
-    def __enter__(self) -> _Progress:
-        self.bar.start()
-        self.console.print("starting Ray and verl (20-60 s)")
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.bar.stop()
-
-    def show(self, metrics: dict[str, Any]) -> None:
-        from scout_train.follow import step_line
-
-        self.bar.update(self.task, completed=metrics["step"])
-        self.console.print(step_line(metrics, self.total), highlight=False, soft_wrap=True)
-
-
 def print_recipe(args: argparse.Namespace) -> None:
     """Every key that the overlays and ``--set`` change, under the overlay it comes from."""
     from scout_train.compose import overlays
@@ -265,11 +194,14 @@ def main(argv: list[str]) -> int:
         UserError: wrong input or a missing precondition; nothing has been started.
     """
     from scout_train import checks
+    from scout_train.rundir import finished, locked, prepare
 
     args = parser().parse_args(argv)
     checks.check_verl()
     config = build_config(args)
-    model_bytes = checks.check_model(args.model, config.data.max_prompt_length + config.data.max_response_length)
+    model_bytes = checks.check_model(
+        args.model, config.data.max_prompt_length + config.data.max_response_length
+    )
     checks.check_rows("--train", str(args.train), config.data.train_batch_size)
     if args.val is not None:
         checks.check_rows("--val", str(args.val), 1)

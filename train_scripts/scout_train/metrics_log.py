@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one object per step. verl's own ``file`` logger truncates on resume; this one appends."""
+"""``metrics.jsonl``: one object per step. verl's ``file`` logger truncates on resume; this one appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on disk of an earlier run, and how to go on from it so that nothing shows that it was interrupted."""
+"""What is on disk of an earlier run, and how to go on so that nothing shows that it was interrupted."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def old_checkpoints(ckpt_dir: Path, keep: int) -> list[Path]:
 def repair(ckpt_dir: Path) -> int:
     """Make verl's tracker name a complete checkpoint; remove half-written ones. Returns its step, or 0.
 
-    verl writes the tracker without care for a crash in between: it may be empty, or name a step whose folder is
-    not whole.
+    verl writes the tracker without care for a crash in between: it may be empty, or name a step whose folder
+    is not whole.
     """
     if not ckpt_dir.is_dir():
         return 0

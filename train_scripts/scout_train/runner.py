@@ -23,9 +23,10 @@ def check_prompts(config: Any, rows_path: str, most: int = 2000) -> None:
     Raises:
         UserError: naming the row.
     """
+    from transformers import AutoTokenizer
+
     from scout_agent.transformers_policy import prompt_token_ids
     from scout_data.rows import read_rows
-    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     limit = int(config.data.max_prompt_length)
@@ -33,7 +34,9 @@ def check_prompts(config: Any, rows_path: str, most: int = 2000) -> None:
         n_tokens = len(prompt_token_ids(tokenizer, row.prompt))
         if n_tokens > limit:
             raise UserError(
-                f"{rows_path}: {row.id}", f"prompt of {n_tokens} tokens", f"raise data.max_prompt_length (now {limit})"
+                f"{rows_path}: {row.id}",
+                f"prompt of {n_tokens} tokens",
+                f"raise data.max_prompt_length (now {limit})",
             )
 
 
@@ -62,7 +65,9 @@ def export(checkpoint: Path, target: Path) -> None:
     model, report = AutoModelForCausalLM.from_pretrained(fresh, output_loading_info=True)
     AutoTokenizer.from_pretrained(fresh)
     # A tied head is stored once.
-    missing = set(report["missing_keys"]) - ({"lm_head.weight"} if model.config.tie_word_embeddings else set())
+    missing = set(report["missing_keys"]) - (
+        {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    )
     if missing or report["unexpected_keys"]:
         raise RuntimeError(f"{source}: the exported model does not reload: {report}")
     if not all(torch.isfinite(p).all() for p in model.parameters()):
@@ -93,7 +98,9 @@ def train(config: Any, temp_dir: str) -> None:
         from scout_train.trainer import ScoutTrainer
 
         mark("verl is imported")
-        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+        validate_config(
+            config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
         ray_up.result()
@@ -130,7 +137,7 @@ def main(argv: list[str]) -> int:
     """``argv``: the composed configuration and the folder for Ray."""
     from omegaconf import OmegaConf
 
-    from scout_train.errors import SamplingStopped
+    from scout_train.errors import UnfilledStepError
     from scout_train.resume import checkpoints, step_of
 
     config_path, temp_dir = Path(argv[0]), argv[1]
@@ -145,7 +152,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2
-    except SamplingStopped as error:
+    except UnfilledStepError as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 3
     mark("finished")
@@ -156,5 +163,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Ray's and torch's shutdown hooks take seconds and have nothing left to save; the guard ends what remains.
+    # Shutdown hooks of Ray and torch take seconds and have nothing left to save; the guard ends what remains.
     os._exit(code)

@@ -5,9 +5,9 @@ draws new questions until the batch is full. verl filters and refills, but witho
 always right (or always wrong) would generate for ever. Here a step generates at most
 ``max_num_gen_batches`` batches and then ends with an error that says so.
 
-Trajectories lost to an outage of the tool are not in the buffer at all (`scout_train.agent_loop`). A group that
-keeps fewer than two members has no group statistics (verl would give a lone member its raw score as advantage),
-so it is replaced like a uniform one; too many lost in one step end the run.
+Trajectories lost to an outage of the tool are not in the buffer at all (`scout_train.agent_loop`). A group
+that keeps fewer than two members has no group statistics (verl would give a lone member its raw score as
+advantage), so it is replaced like a uniform one; too many lost in one step end the run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import transfer_queue as tq
-from scout_protocol.errors import UserError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from scout_train.errors import SamplingStopped
+from scout_protocol.errors import UserError
+from scout_train.errors import UnfilledStepError
 
 Reasons = tuple[set[str], set[str], set[str], "Counter[float]"]
 
@@ -59,7 +59,9 @@ class SamplerOptions:
             )
         if not 0.0 < self.max_infra_error_share <= 1.0:
             raise UserError(
-                "scout.sampler.max_infra_error_share", self.max_infra_error_share, "must be above 0, at most 1"
+                "scout.sampler.max_infra_error_share",
+                self.max_infra_error_share,
+                "must be above 0, at most 1",
             )
 
 
@@ -114,14 +116,20 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             return set(), set(), set(), Counter()
         terminal = self.finished_keys[partition_id] | self.failure_keys[partition_id]
         self._classify(partition_id, terminal - self._seen.keys() - self._lost)
-        if self.counts.lost_trajectories > self.options.max_infra_error_share * self._batch_trajectories:
-            raise SamplingStopped(
-                f"{self.counts.lost_trajectories} of at least {self._batch_trajectories} trajectories were lost in "
-                f"step {global_steps}: is the tool server up? (scout.sampler.max_infra_error_share="
+        most = self.options.max_infra_error_share * self._batch_trajectories
+        if self.counts.lost_trajectories > most:
+            raise UnfilledStepError(
+                f"{self.counts.lost_trajectories} of at least {self._batch_trajectories} trajectories "
+                f"were lost in step {global_steps}: is the tool server up? (scout.sampler.max_infra_error_share="
                 f"{self.options.max_infra_error_share})"
             )
         uniform = {u: self._seen[u] for u in terminal & self._seen.keys() if self._seen[u] is not None}
-        return set(), set(uniform), terminal & self._lost, Counter(v for v in uniform.values() if v is not None)
+        return (
+            set(),
+            set(uniform),
+            terminal & self._lost,
+            Counter(v for v in uniform.values() if v is not None),
+        )
 
     @property
     def _batch_trajectories(self) -> int:
@@ -157,7 +165,9 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             info = getattr(value, "data", value)["reward_extra_info"]
             if self.options.metric not in info:
                 raise UserError(
-                    "algorithm.filter_groups.metric", self.options.metric, f"choose one of {', '.join(sorted(info))}"
+                    "algorithm.filter_groups.metric",
+                    self.options.metric,
+                    f"choose one of {', '.join(sorted(info))}",
                 )
             found[key] = float(info[self.options.metric])
         return found
@@ -170,16 +180,16 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             usable = len({u for u in terminal & self._seen.keys() if self._seen[u] is None})
             short = self.options.train_batch_size - usable
             if short > 0 and self._refill(short) == 0:
-                raise SamplingStopped(self._exhausted(usable))
+                raise UnfilledStepError(self._exhausted(usable))
         return float(super()._wait_for_next_poll(partition_id, last_debug_time))
 
     def _exhausted(self, usable: int) -> str:
         c, o = self.counts, self.options
         return (
-            f"{c.generated} groups were generated for one step and only {usable} of the {o.train_batch_size} needed "
-            f"are usable ({c.uniform} had one outcome for all members, {c.lost} were lost): the questions are too "
-            f"easy or too hard for this policy, or raise algorithm.filter_groups.max_num_gen_batches "
-            f"(now {o.max_num_gen_batches})"
+            f"{c.generated} groups were generated for one step and only {usable} of the {o.train_batch_size} "
+            f"needed are usable ({c.uniform} had one outcome for all members, {c.lost} were lost): the "
+            f"questions are too easy or too hard for this policy, or raise "
+            f"algorithm.filter_groups.max_num_gen_batches (now {o.max_num_gen_batches})"
         )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:

@@ -81,4 +81,5 @@ def read_settings(config: Any) -> ScoutSection:
     from omegaconf import OmegaConf
 
     merged = OmegaConf.merge(OmegaConf.structured(ScoutSection), config.scout)
-    return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    found: ScoutSection = OmegaConf.to_object(merged)
+    return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+
 from scout_protocol.records import StopReason, Trace
 
 _ENCODER = msgspec.json.Encoder()

@@ -13,7 +13,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from scout_train.agent_loop import surroundings
-from scout_train.errors import SamplingStopped
+from scout_train.errors import UnfilledStepError
 from scout_train.manager import DirectClient
 from scout_train.metrics_log import MetricsLog
 from scout_train.resume import old_checkpoints
@@ -27,7 +27,7 @@ def zero_variance_share(rewards: dict[str, list[float]]) -> float:
 
 
 class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
-    """What differs from `PPOTrainerSync`: nothing of the algorithm, only what is logged and saved, and when."""
+    """`PPOTrainerSync` with the same algorithm: only what is logged and saved, and when, differs."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -84,18 +84,20 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _save_now(self) -> None:
         super()._save_checkpoint()
         self._saved_step = self.global_steps
-        for folder in old_checkpoints(Path(self.config.trainer.default_local_dir), self.settings.run.keep_checkpoints):
+        for folder in old_checkpoints(
+            Path(self.config.trainer.default_local_dir), self.settings.run.keep_checkpoints
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train to the last step.
 
         Raises:
-            SamplingStopped: a step could not be filled; the weights of the step before have been saved.
+            UnfilledStepError: a step could not be filled; the weights of the step before have been saved.
         """
         try:
             super().fit(agent_loop_manager)
-        except SamplingStopped:
+        except UnfilledStepError:
             self.global_steps -= 1
             if self.global_steps > 0 and self._saved_step != self.global_steps:
                 self._save_now()

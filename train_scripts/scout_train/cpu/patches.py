@@ -58,7 +58,7 @@ def unpinned_offload() -> None:
 
 
 def rollout_class(name: str, fqn: str) -> None:
-    """Add a rollout class. verl 0.9.1 has a public registry for replicas, for rollout classes only this dict."""
+    """Add a rollout class: verl 0.9.1 has a public registry for replicas, for these only a private dict."""
     require_version()
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 

@@ -12,10 +12,11 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
-from scout_agent.generation import Engine, Request, Result
 from transformers import AutoModelForCausalLM
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from scout_agent.generation import Engine, Request, Result
 
 _MAX_GATHER_S = 0.25  # a request never waits longer than this for company
 
@@ -40,7 +41,9 @@ class TransformersRollout(BaseRollout):  # type: ignore[misc]
     def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
         super().__init__(config, model_config, device_mesh)
         hf_config, tokenizer = self.model_config.hf_config, self.model_config.tokenizer
-        self.model = AutoModelForCausalLM.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32)
+        self.model = AutoModelForCausalLM.from_config(
+            hf_config, attn_implementation="sdpa", dtype=torch.float32
+        )
         self.model.eval().requires_grad_(False)
         declared = getattr(self.model_config.generation_config, "eos_token_id", None)
         eos = {tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {None}
@@ -64,7 +67,7 @@ class TransformersRollout(BaseRollout):  # type: ignore[misc]
         global_steps: int | None = None,
         **_kwargs: Any,
     ) -> None:
-        """Copy the trainer's weights. Every tensor of the model must come, or the policy would be a mixture."""
+        """Copy the trainer's weights. Every tensor must come, or the policy would be a mixture."""
         if wire_format != "named_tensors":
             raise ValueError(f"rollout.name=transformers: wire format {wire_format!r} is not implemented")
         start, own, seen = time.perf_counter(), self.model.state_dict(), set()
@@ -79,7 +82,10 @@ class TransformersRollout(BaseRollout):  # type: ignore[misc]
         # A resumed run draws what the unbroken one would have drawn.
         self.engine.rng.manual_seed(self.seed + 1_000_003 * self.weights_step)
         took_ms = 1000 * (time.perf_counter() - start)
-        print(f"[scout] weights of step {self.weights_step}: {len(seen)} tensors in {took_ms:.1f} ms", flush=True)
+        print(
+            f"[scout] weights of step {self.weights_step}: {len(seen)} tensors in {took_ms:.1f} ms",
+            flush=True,
+        )
 
 
 class _Batcher:
@@ -160,6 +166,6 @@ class TransformersReplica(RolloutReplica):  # type: ignore[misc]
         if len(self.workers) != 1:
             raise ValueError("rollout.name=transformers: tensor, data and pipeline parallel sizes must be 1")
         gather_s = float(self.config.engine_kwargs.get("transformers", {}).get("gather_s", 0.005))
-        self.servers = []
+        self.servers: list[Any] = []
         self._server_address = f"in-process-{self.replica_rank}"
         self._server_handle = InProcessHandle(self.workers[0], int(self.config.max_num_seqs), gather_s)
