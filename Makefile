@@ -55,14 +55,14 @@ serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
-data: $(STAMP) ## the made-up world's corpus and rows; with SOURCE and OUT: RL rows from a HotpotQA or Search-R1 file
+data: $(STAMP) ## the made-up world's files; with SOURCE and OUT: RL rows of a HotpotQA or Search-R1 file
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
 	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }; \
 	exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
-	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base"
+	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base" --max-positions 1024
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
 
