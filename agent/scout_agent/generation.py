@@ -109,7 +109,9 @@ class Engine:
         if stops not in self._enders:
             last = {s[-1] for s in stops}
             self._enders[stops] = frozenset(
-                i for i, piece in enumerate(self._pieces) if "\ufffd" in piece or any(c in piece for c in last)
+                i
+                for i, piece in enumerate(self._pieces)
+                if "\ufffd" in piece or any(c in piece for c in last)
             )
         return self._enders[stops]
 
@@ -151,7 +153,8 @@ class Engine:
         padded = [[self.pad_id] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in requests]
         ids_BT = torch.tensor(padded, device=self.device)
         mask_BT = torch.tensor(
-            [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in requests], device=self.device
+            [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in requests],
+            device=self.device,
         )
         positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
         past: Any = None

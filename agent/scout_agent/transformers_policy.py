@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scout_agent.generation import Engine, Request, Result
-from scout_agent.policy import PolicyTurn
+from scout_agent.policy import Finish, PolicyTurn
 from scout_protocol.dialect import Dialect, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import truncate_tokens
@@ -27,7 +27,7 @@ def prompt_token_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int
         UserError: the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
-        raise UserError("tokenizer", tokenizer.name_or_path, "has no chat template; add one to the model folder")
+        raise UserError("tokenizer", tokenizer.name_or_path, "has no chat template: add one to its folder")
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
     return list(ids["input_ids"])
 
@@ -126,7 +126,9 @@ class TransformersPolicy:
             if not batch:
                 continue
             try:
-                results = await loop.run_in_executor(self._thread, self.engine.generate, [r for r, _ in batch])
+                results = await loop.run_in_executor(
+                    self._thread, self.engine.generate, [r for r, _ in batch]
+                )
             except Exception as error:  # handed to every waiter, never dropped
                 for _, future in batch:
                     if not future.done():
@@ -147,6 +149,8 @@ class TransformersSession:
 
     async def act(self, max_tokens: int) -> PolicyTurn:
         room = self.policy.engine.max_model_len - len(self.ids)
+        if room < 1:  # the context is full; there is nothing left to sample
+            return PolicyTurn("", Finish.LENGTH, [], [])
         params = {**self.policy.sampling, "max_tokens": min(max_tokens, room)}
         result = await self.policy.submit(Request(list(self.ids), params))
         self.ids += result.token_ids

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from scout_protocol.errors import UserError
+from scout_protocol.records import RLRow
 
 FORMATS = ("auto", "hotpotqa", "hotpot-contexts", "search-r1", "nq-open")
 
@@ -23,12 +27,34 @@ def _parser() -> argparse.ArgumentParser:
     rows.add_argument("--split", default="dev", help="name stored in extra_info.split (default: dev)")
     rows.add_argument("--limit", type=int, help="keep at most this many rows")
     rows.add_argument("--seed", type=int, help="shuffle with this seed before --limit (default: file order)")
+    rows.add_argument(
+        "--plans",
+        action="store_true",
+        help="add extra_info.oracle: one search per supporting title; rows without titles are dropped",
+    )
     rows.add_argument("--output", required=True, help="parquet to write; a manifest is written beside it")
     show = commands.add_parser("show", help="print rows of a parquet and its manifest")
     show.add_argument("file")
     show.add_argument("--start", type=int, default=0, help="first row, from 0")
     show.add_argument("--count", type=int, default=3, help="how many rows")
     return parser
+
+
+def with_plans(rows: Sequence[RLRow]) -> list[RLRow]:
+    """The rows that name supporting titles, each with the plan of searching them in order.
+
+    Raises:
+        UserError: no row names any.
+    """
+    planned = []
+    for row in rows:
+        titles = list(dict.fromkeys(row.extra_info.get("supporting_titles") or ()))
+        if titles:
+            steps = [{"think": f"I need the page about {title}.", "query": title} for title in titles]
+            planned.append(msgspec.structs.replace(row, extra_info={**row.extra_info, "oracle": steps}))
+    if not planned:
+        raise UserError("--plans", f"{len(rows)} rows", "none names supporting titles: use a HotpotQA file")
+    return planned
 
 
 def _rows(args: argparse.Namespace) -> int:
@@ -49,9 +75,11 @@ def _rows(args: argparse.Namespace) -> int:
         total = len(rows)
         if args.seed is not None:
             random.Random(args.seed).shuffle(rows)
+        if args.plans:
+            rows = with_plans(rows)
         rows = rows[: args.limit]
         write_rows(args.output, rows)
-        settings = {"split": args.split, "limit": args.limit}
+        settings = {"split": args.split, "limit": args.limit, "plans": args.plans}
         write_manifest(args.output, rows, args.prompt, [(name, args.input)], args.seed, settings)
     print(f"{len(rows)} of {total} questions ({name}) -> {args.output}, {manifest_path(args.output)}")
     return 0

@@ -18,7 +18,8 @@ def main(argv: list[str]) -> int:
         UserError: a file, column, folder or option is not usable.
     """
     args = _parser().parse_args(argv)
-    return int({"build": _build, "info": _info, "eval": _eval, "search": _search}[args.command](args))
+    commands = {"build": _build, "info": _info, "eval": _eval, "search": _search, "passages": _passages}
+    return int(commands[args.command](args))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,6 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     search = commands.add_parser("search", help="print the best passages for a query")
     search.add_argument("query")
     search.add_argument("--topk", type=int, default=3)
+    passages = commands.add_parser("passages", help="write the passages of any source as {id,title,text}")
+    passages.add_argument("source", type=Path, metavar="SOURCE", help="JSON lines or JSON, also .gz")
+    passages.add_argument(
+        "--format", default="auto", help="auto, jsonl, wiki18, contexts or hotpot (default auto)"
+    )
+    passages.add_argument("--output", type=Path, required=True, help="JSON lines to write")
     for command in (build, info, evaluate, search):
         command.add_argument("--index", type=Path, required=True, help="folder of the index")
     return parser
@@ -116,4 +123,28 @@ def _search(args: argparse.Namespace) -> int:
         print(f"{document.score:7.3f}  {document.title}  [{document.id}]\n         {document.text}")
     if not documents:
         print("no passage holds any of these words")
+    return 0
+
+
+def _passages(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from scout_tools.corpus import SourceFile
+
+    temporary = args.output.with_name(args.output.name + ".tmp")
+    source = SourceFile(args.source)
+    n = 0
+    try:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            for n, passage in enumerate(source.passages(args.format), start=1):
+                row = {"id": passage.id or str(n), "title": passage.title, "text": passage.text}
+                file.write(msgspec.json.encode(row) + b"\n")
+        temporary.replace(args.output)
+    except OSError as error:
+        raise UserError("--output", args.output, f"{error.strerror}: choose another place") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+        source.close()
+    print(f"{args.output}: {n} passages")
     return 0
