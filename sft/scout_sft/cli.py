@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     harvest.add_argument("--server", default="http://127.0.0.1:5000", help="tool server")
     harvest.add_argument("--limit", type=int, default=0, help="play the first so many rows; 0 plays all")
     harvest.add_argument(
-        "--early-stop-share", type=float, default=0.6, help="of multi-search ones, stop too early"
+        "--early-stop-share", type=float, default=0.6, help="stop too early, at each place they could"
     )
     harvest.add_argument(
         "--keep-unfound", action="store_true", help="keep those whose answer no result holds"

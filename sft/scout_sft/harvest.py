@@ -36,8 +36,8 @@ from scout_sft.rows import write_demos
 class HarvestSettings:
     """What a user chooses.
 
-    ``early_stop_share``: share of the demonstrations with several searches that answer too early, with what
-    the last search done yields. ``keep_unfound``: keep those whose answer no result holds.
+    ``early_stop_share``: of the demonstrations that could go on after a search, the share that answers there,
+    too early, with what that search yields. ``keep_unfound``: keep those whose answer no result holds.
     """
 
     server: str = "http://127.0.0.1:5000"

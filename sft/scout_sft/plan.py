@@ -121,18 +121,19 @@ def unit_interval(seed: int, *key: str) -> float:
 def choose_stops(rows: Sequence[RLRow], share: float, seed: int) -> dict[str, int]:
     """Which demonstrations stop early, and after how many steps: ``{row id: stop_after}``.
 
-    Exactly ``share`` (rounded) of the rows with at least two steps, spread evenly over the possible
-    places. The choice depends on ids and seed alone, so a resumed harvest chooses the same.
+    At every place where a demonstration could stop too early, exactly ``share`` (rounded) of those that got
+    there do: a policy that imitates them is as likely to stop after the first of three look-ups as after the
+    first of two. The choice depends on ids and seed alone, so a resumed harvest chooses the same.
     """
     depth = {row.id: oracle_steps(row) for row in rows}
-    several = [
-        row_id for row_id, steps in depth.items() if len(steps) > 1 and all(s.result for s in steps[:-1])
-    ]
-    several.sort(key=lambda row_id: unit_interval(seed, "early", row_id))
-    chosen = several[: round(share * len(several))]
-    return {
-        row_id: 1 + int(unit_interval(seed, "after", row_id) * (len(depth[row_id]) - 1)) for row_id in chosen
-    }
+    going = [row_id for row_id, steps in depth.items() if all(s.result for s in steps[:-1])]
+    stops: dict[str, int] = {}
+    for place in range(1, max(map(len, depth.values()), default=0)):
+        going = [row_id for row_id in going if len(depth[row_id]) > place]
+        going.sort(key=lambda row_id: unit_interval(seed, f"early {place}", row_id))  # noqa: B023
+        chosen, going = going[: round(share * len(going))], going[round(share * len(going)) :]
+        stops.update(dict.fromkeys(chosen, place))
+    return stops
 
 
 class PlanPolicy:

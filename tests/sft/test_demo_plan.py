@@ -67,8 +67,9 @@ def test_three_hops_stop_at_every_possible_place(mini: Any) -> None:
         msgspec.structs.replace(changed(mini.rows[1], oracle=[*steps, steps[0]]), id=f"r{i}")
         for i in range(60)
     ]
-    places = list(choose_stops(rows, 1.0, seed=0).values())
-    assert set(places) == {1, 2} and 15 < places.count(1) < 45
+    places = list(choose_stops(rows, 0.6, seed=0).values())
+    # 60 % of 60 stop after the first, 60 % of the 24 that go on after the second
+    assert (places.count(1), places.count(2), len(places)) == (36, 14, 50)
 
 
 def test_a_step_without_result_is_never_the_last(mini: Any) -> None:
