@@ -130,7 +130,7 @@ def choose_stops(rows: Sequence[RLRow], share: float, seed: int) -> dict[str, in
     stops: dict[str, int] = {}
     for place in range(1, max(map(len, depth.values()), default=0)):
         going = [row_id for row_id in going if len(depth[row_id]) > place]
-        going.sort(key=lambda row_id: unit_interval(seed, f"early {place}", row_id))  # noqa: B023
+        going.sort(key=lambda row_id: unit_interval(seed, f"early {place}", row_id))
         chosen, going = going[: round(share * len(going))], going[round(share * len(going)) :]
         stops.update(dict.fromkeys(chosen, place))
     return stops
