@@ -150,7 +150,7 @@ def test_passing_trouble_is_retried(play: Any, failures: list[Any]) -> None:
 )
 def test_lasting_trouble_is_an_infra_error_not_a_wrong_answer(play: Any, failure: Any, kind: str) -> None:
     endpoint = Endpoint(failures=[failure] * 9)
-    trace = play(endpoint, timeout_s=0.05, max_retries=2)
+    trace = play(endpoint, timeout_s=0.1 if failure == "hang" else 10.0, max_retries=2)
     assert trace.stop_reason is StopReason.INFRA_ERROR and trace.extra["policy_error"] == kind
     assert len(endpoint.bodies) == 3
 
