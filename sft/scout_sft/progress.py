@@ -30,8 +30,11 @@ class Progress:
     """
 
     def __init__(self, what: str, total: int, done: int = 0) -> None:
-        self.what, self.total, self.done, self._first = what, total, done, done
+        self.what, self.total, self.done = what, total, done
         self._start = time.monotonic()
+        self._pace: tuple[float, int] | None = (
+            None  # (moment, done) of the first update: start-up is not pace
+        )
         self._shown = self._start
         self._live = sys.stderr.isatty()
         self._status: Status | None = None
@@ -53,8 +56,10 @@ class Progress:
 
     def line(self, note: str) -> str:
         """The line as text."""
-        spent = time.monotonic() - self._start
-        speed = (self.done - self._first) / spent if spent > 0 else 0.0
+        now = time.monotonic()
+        spent = now - self._start
+        since, first = self._pace or (now, self.done)
+        speed = (self.done - first) / (now - since) if now > since else 0.0
         share = self.done / self.total if self.total else 1.0
         left = clock((self.total - self.done) / speed) if speed > 0 else "?"
         parts = [
@@ -69,6 +74,7 @@ class Progress:
         """Say that ``done`` units are finished."""
         self.done = done
         now = time.monotonic()
+        self._pace = self._pace or (now, done)
         if self._status is not None:
             self._status.update(self.line(note))
         elif now - self._shown >= PLAIN_EVERY_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from scout_protocol.records import RLRow
 from scout_sft.plan import oracle_steps
 from scout_sft.tokenizer import build_tokenizer, single_token_share
 
+NOTE = "scout_init.json"
 MAX_DOCUMENTS = 50_000  # enough text for any vocabulary that makes sense here
 
 
@@ -126,6 +128,13 @@ def build_model(tokenizer: Any, spec: TinySpec) -> Any:
     return model
 
 
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()
+
+
 def init_model(
     documents: Sequence[Document],
     rows: Sequence[RLRow],
@@ -135,18 +144,27 @@ def init_model(
 ) -> dict[str, Any]:
     """Build tokenizer and model and put both into ``out`` as one Hugging Face folder.
 
+    Made already from the same inputs, it is left as it is, so a pipeline may ask again.
+
     Returns:
         What was built: parameters, vocabulary, and how many words of the titles are single tokens.
 
     Raises:
-        UserError: ``out`` exists, or the vocabulary is too small.
+        UserError: ``out`` holds something else, or the vocabulary is too small.
     """
-    if out.exists():
-        raise UserError("--out", out, "exists already: remove it or choose another folder")
+    from transformers.utils import logging
+
     dialect = get_dialect(dialect_name)
-    tokenizer = build_tokenizer(
-        training_texts(documents, rows, dialect), dialect, spec.vocab, spec.min_frequency
-    )
+    texts = list(training_texts(documents, rows, dialect))
+    inputs = {"spec": asdict(spec), "dialect": dialect.name, "texts_sha256": _digest(texts)}
+    if out.exists():
+        note = out / NOTE
+        known: dict[str, Any] = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+        if {key: known.get(key) for key in inputs} == inputs:
+            return known
+        raise UserError("--out", out, "exists already, made from other inputs: remove it or choose another")
+    logging.disable_progress_bar()
+    tokenizer = build_tokenizer(texts, dialect, spec.vocab, spec.min_frequency)
     model = build_model(tokenizer, spec)
     one, words = single_token_share(tokenizer, [document.title for document in documents])
     facts = {
@@ -154,15 +172,14 @@ def init_model(
         "vocab": len(tokenizer),
         "title_words": words,
         "title_words_one_token": one,
-        "dialect": dialect.name,
-        "spec": asdict(spec),
+        **inputs,
     }
     partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         partial.mkdir(parents=True)
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        (partial / "scout_init.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (partial / NOTE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         partial.replace(out)
     except OSError as error:
         raise UserError("--out", out, f"cannot be written: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -67,10 +68,14 @@ def test_a_silent_trainer_is_ended_with_its_children(tmp_path: Path, monkeypatch
             assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_progress_says_how_much_longer() -> None:
+def test_progress_says_how_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     progress = Progress("steps", total=100, done=40)
-    progress.done = 60
-    progress._start -= 10.0
-    line = progress.line("loss 1.0")
-    assert line == "steps 60/100 (60%) · 0:10 spent · 0:20 left · loss 1.0"
+    assert progress.line("") == "steps 40/100 (40%) · 0:00 spent · ? left"
+    now = 130.0  # start-up does not count as pace
+    progress.update(40)
+    now = 140.0
+    progress.update(60)
+    assert progress.line("loss 1.0") == "steps 60/100 (60%) · 0:40 spent · 0:20 left · loss 1.0"
     assert [clock(s) for s in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]

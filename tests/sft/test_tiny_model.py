@@ -140,6 +140,21 @@ def test_wrong_inputs_are_one_line_and_leave_nothing(tmp_path: Path, mini: Any) 
         init_model(documents, mini.rows, tmp_path / "m", TinySpec())
 
 
+def test_made_already_from_the_same_inputs_it_is_left_alone(tmp_path: Path, mini: Any) -> None:
+    documents, out = list(mini.documents.values()), tmp_path / "m"
+    spec = TinySpec(vocab=400, hidden=16, layers=1, heads=2)
+    facts = init_model(documents, mini.rows, out, spec)
+    before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert init_model(documents, mini.rows, out, spec) == facts
+    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
+    for rows, other in (
+        (mini.rows[1:], spec),
+        (mini.rows, TinySpec(vocab=400, hidden=32, layers=1, heads=2)),
+    ):
+        with pytest.raises(UserError, match="made from other inputs"):
+            init_model(documents, rows, out, other)
+
+
 def test_a_damaged_corpus_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text('{"id": "1", "title": "a", "text": "b"}\n\n{"id": "2", "title": "a"}\n')
