@@ -205,9 +205,9 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
         try:
             await around.open()
             return await self._play(around, sampling_params, fields, step, train)
-        except Exception:
+        except Exception as error:
             if train:
-                around.traces.count_failure(step)
+                around.traces.count_failure(step, error)
             raise
 
     async def _play(

@@ -54,6 +54,7 @@ def end_descendants(known: dict[int, float], patience_s: float = 10.0) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+            alive += 1  # a child is left, if only as a zombie of one that is just ending
         if not alive:
             return
         time.sleep(0.02)

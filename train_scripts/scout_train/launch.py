@@ -194,6 +194,7 @@ def main(argv: list[str]) -> int:
         UserError: wrong input or a missing precondition; nothing has been started.
     """
     from scout_train import checks
+    from scout_train.resume import replace_text
     from scout_train.rundir import finished, locked, prepare
 
     args = parser().parse_args(argv)
@@ -212,8 +213,8 @@ def main(argv: list[str]) -> int:
         return 0
     out = args.out.resolve()
     with locked(out):
-        if finished(out, args.steps):
-            print(f"already finished: {args.steps} steps, model in {out / 'hf'}")
+        if done := finished(out, args.steps):
+            print(f"already finished: {done} steps, model in {out / 'hf'}")
             return 0
         checks.check_tools(args.tools)
         checks.check_machine(out, model_bytes, config.scout.run.keep_checkpoints)
@@ -223,7 +224,7 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         code = run(config, args, out, start_step)
         if code == 0:
-            (out / "finished").write_text(f"{args.steps}\n")
+            replace_text(out / "finished", f"{args.steps}\n")
             print(f"finished: {args.steps} steps, model in {out / 'hf'}")
         return code
 

@@ -72,11 +72,8 @@ def prepare(config: Any, out: Path) -> int:
     return step
 
 
-def finished(out: Path, steps: int) -> bool:
-    """Whether an earlier run got to the end: at least ``steps`` steps and an exported model."""
+def finished(out: Path, steps: int) -> int:
+    """Steps of an earlier run that reached at least ``steps`` and exported its model; else 0."""
     marker = out / "finished"
-    return (
-        marker.is_file()
-        and marker.read_text().strip() == str(steps)
-        and (out / "hf" / "config.json").is_file()
-    )
+    done = int(marker.read_text()) if marker.is_file() else 0
+    return done if done >= steps and (out / "hf" / "config.json").is_file() else 0

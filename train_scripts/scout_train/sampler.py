@@ -120,8 +120,8 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         if self.counts.lost_trajectories > most:
             raise UnfilledStepError(
                 f"{self.counts.lost_trajectories} of at least {self._batch_trajectories} trajectories "
-                f"were lost in step {global_steps}: is the tool server up? (scout.sampler.max_infra_error_share="
-                f"{self.options.max_infra_error_share})"
+                f"were lost in step {global_steps}: is the tool server up? "
+                f"(scout.sampler.max_infra_error_share={self.options.max_infra_error_share})"
             )
         uniform = {u: self._seen[u] for u in terminal & self._seen.keys() if self._seen[u] is not None}
         return (

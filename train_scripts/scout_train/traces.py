@@ -69,6 +69,7 @@ class TraceLog:
         self._file = path.open("ab")
         self._lock = threading.Lock()
         self._totals: dict[int, StepTotals] = {}
+        self.last_failure = ""
 
     def write(self, trace: Trace, train: bool) -> None:
         """One line, flushed: a killed run loses no finished trajectory."""
@@ -79,9 +80,10 @@ class TraceLog:
             if train:
                 self._totals.setdefault(trace.step, StepTotals()).add(trace)
 
-    def count_failure(self, step: int) -> None:
+    def count_failure(self, step: int, error: BaseException) -> None:
         """A trajectory that raised: a defect, not an outage."""
         with self._lock:
+            self.last_failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             self._totals.setdefault(step, StepTotals()).failed += 1
 
     def take(self, step: int) -> StepTotals:

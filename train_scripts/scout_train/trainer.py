@@ -97,8 +97,14 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
         """
         try:
             super().fit(agent_loop_manager)
-        except UnfilledStepError:
+        except UnfilledStepError as error:
             self.global_steps -= 1
-            if self.global_steps > 0 and self._saved_step != self.global_steps:
-                self._save_now()
-            raise
+            why = surroundings(self.config).traces.last_failure
+            try:
+                if self.global_steps > 0 and self._saved_step != self.global_steps:
+                    self._save_now()
+            except ray.exceptions.RayError as lost:
+                why = why or str(lost)
+            raise UnfilledStepError(
+                f"{error}; the last error of a rollout was {why}" if why else str(error)
+            ) from error
