@@ -24,7 +24,7 @@ from scout_eval.provenance import commit, file_sha256, versions
 from scout_eval.summary import SUMMARY, TRACES, Identity, Summary, check_identity, write_json
 from scout_eval.trace_log import TraceLog, question_key, read_traces
 from scout_protocol.errors import UserError
-from scout_protocol.prompt import load_prompt, prompt_names
+from scout_protocol.prompt import recognise
 from scout_protocol.records import RLRow, StopReason, Trace
 from scout_reward.score import score_trace
 
@@ -190,13 +190,12 @@ def prompt_of(rows: Sequence[RLRow], dialect: str) -> str:
     Raises:
         UserError: it teaches another dialect than the one asked for.
     """
-    for name in prompt_names():
-        prompt = load_prompt(name)
-        if all(row.prompt == prompt.build(row.question) for row in rows):
-            if prompt.dialect != dialect:
-                raise UserError("dialect", dialect, f"the rows' prompt {name!r} teaches {prompt.dialect}")
-            return prompt.sha256
-    return ""
+    first = recognise(rows[0].prompt, rows[0].question)
+    if first is None or any(row.prompt != first.build(row.question) for row in rows):
+        return ""
+    if first.dialect != dialect:
+        raise UserError("dialect", dialect, f"the rows' prompt {first.name!r} teaches {first.dialect}")
+    return first.sha256
 
 
 def tools_alive(url: str) -> None:

@@ -40,6 +40,7 @@ class Prompt(msgspec.Struct, frozen=True):
         ]
 
 
+@lru_cache(maxsize=1)
 def prompt_names() -> list[str]:
     """The names of all prompts that ship with Scout."""
     folder = resources.files("scout_protocol") / "prompts"
@@ -63,3 +64,12 @@ def load_prompt(name: str) -> Prompt:
     if key != "dialect" or not messages or sum(t.count(PLACEHOLDER) for _, t in messages) != 1:
         raise UserError("prompt", name, "needs a 'dialect:' line, '=== role' messages and one {question}")
     return Prompt(name, get_dialect(dialect.strip()).name, messages, hashlib.sha256(raw.encode()).hexdigest())
+
+
+def recognise(messages: list[dict[str, str]], question: str) -> Prompt | None:
+    """The prompt that these messages were built from; None where it is none of ours."""
+    for name in prompt_names():
+        prompt = load_prompt(name)
+        if messages == prompt.build(question):
+            return prompt
+    return None

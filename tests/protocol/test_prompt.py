@@ -11,7 +11,7 @@ import pytest
 import scout_protocol
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
-from scout_protocol.prompt import PLACEHOLDER, load_prompt, prompt_names
+from scout_protocol.prompt import PLACEHOLDER, load_prompt, prompt_names, recognise
 
 FOLDER = Path(scout_protocol.__file__).parent / "prompts"
 
@@ -68,3 +68,12 @@ def test_an_unknown_prompt_names_the_known_ones() -> None:
         UserError, match=r"prompt: \.\./x: choose one of brief, react, search_r1, system_user"
     ):
         load_prompt("../x")
+
+
+@pytest.mark.parametrize("name", prompt_names())
+def test_a_built_prompt_is_recognised_and_an_edited_one_is_not(name: str) -> None:
+    messages = load_prompt(name).build("Who wrote {question}?")
+    found = recognise(messages, "Who wrote {question}?")
+    assert found is not None and (found.name, len(found.sha256)) == (name, 64)
+    messages[-1]["content"] += " "
+    assert recognise(messages, "Who wrote {question}?") is None

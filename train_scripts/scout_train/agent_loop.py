@@ -29,6 +29,7 @@ from scout_agent.transformers_policy import observation_token_ids, prompt_token_
 from scout_data.rows import check_answers
 from scout_protocol.dialect import Dialect, get_dialect
 from scout_protocol.errors import UserError
+from scout_protocol.prompt import recognise
 from scout_protocol.records import Author, RLRow, Span, StopReason, Trace
 from scout_reward.score import score_trace
 from scout_train.settings import ScoutSection, read_settings
@@ -222,7 +223,8 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
         policy = ServerPolicy(self.server_manager, self.tokenizer, dialect, sampling_params, settings)
         policy.max_prompt_tokens = int(self.config.data.max_prompt_length)
         row, run = to_row(fields), around.settings.run
-        labels = TraceLabels(model=run.model, stage=run.stage, step=step)
+        prompt = recognise(row.prompt, row.question)
+        labels = TraceLabels(run.model, run.stage, step, prompt.sha256 if prompt else "")
         trace = await run_episode(row, policy, around.tools, settings, labels)
         trace.extra = {
             "split": "train" if train else "val",
