@@ -1,7 +1,7 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report doctor \
+.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor \
         test test-slow check check-base bench-learning constraints clean
 
 RUNS   ?= runs
@@ -79,6 +79,9 @@ eval: $(STAMP) ## held-out questions, against a running server: TOOLS MODEL ROWS
 
 report: $(STAMP) ## draw the report of a run: RUN
 	@exec $(SCOUT) report --run "$(RUN)" $(ARGS)
+
+view: $(STAMP) ## read trajectories, coloured by who wrote what: RUN; e.g. ARGS="--where wrong --seed 1"
+	@exec $(SCOUT) view "$(RUN)" $(ARGS)
 
 doctor: ## say what this machine has and what is missing; works before set-up, too
 	@if [ -x $(SCOUT) ]; then exec $(SCOUT) doctor $(ARGS); fi; \

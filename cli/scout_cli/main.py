@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("scout_train.launch", "compose recipes and train with verl"),
     "eval": ("scout_eval.cli", "evaluate a policy through the tool server"),
     "report": ("scout_eval.report_cli", "draw the report of a run"),
+    "view": ("scout_diagnosis.view_cli", "read trajectories, coloured by who wrote what"),
     "quickstart": ("scout_cli.quickstart", "the whole job on a CPU, resumable"),
     "real": ("scout_cli.real", "the whole path on real HotpotQA questions"),
     "doctor": ("scout_cli.doctor", "say what this machine has and what is missing"),
