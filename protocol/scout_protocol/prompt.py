@@ -40,7 +40,7 @@ class Prompt(msgspec.Struct, frozen=True):
         ]
 
 
-@lru_cache(maxsize=1)
+@cache
 def prompt_names() -> list[str]:
     """The names of all prompts that ship with Scout."""
     folder = resources.files("scout_protocol") / "prompts"
