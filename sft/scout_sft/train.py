@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
 from scout_protocol.records import SFTRow
-from scout_sft import export
+from scout_sft import checkpoints as saved
 from scout_sft.launch import MetricsTail, watch, worker_command, worker_env
 from scout_sft.plan import unit_interval
 from scout_sft.progress import Progress
@@ -102,17 +103,17 @@ def _run(model: Path, rows: list[SFTRow], out: Path, settings: TrainSettings) ->
     if val_rows:
         write_demos(val_file, val_rows)
     checkpoints, history = out / "checkpoints", _past(out / "logs")
-    first = export.latest_step(checkpoints)
+    first = saved.latest_step(checkpoints)
     if first < settings.steps:
         keys = verl_overrides(settings, model, train_file, val_file if val_rows else None, out)
         _train_from(first, keys, out, settings, history)
-    if export.latest_step(checkpoints) < settings.steps:
+    if saved.latest_step(checkpoints) < settings.steps:
         raise UserError(
-            "the trainer", f"ended at step {export.latest_step(checkpoints)}", f"see {out / 'logs'}"
+            "the trainer", f"ended at step {saved.latest_step(checkpoints)}", f"see {out / 'logs'}"
         )
-    best = history.best(export.steps_on_disk(checkpoints))
+    best = history.best(saved.steps_on_disk(checkpoints))
     step = best if settings.keep == "best" and best else settings.steps
-    export.export(checkpoints, step, model, out / "hf")
+    export_model(checkpoints / f"global_step_{step}" / "huggingface", model, out / "hf")
     facts = out / "logs" / "facts.json"
     result = {
         **(json.loads(facts.read_text(encoding="utf-8")) if facts.is_file() else {}),
@@ -155,7 +156,7 @@ def _train_from(
                 seen = "" if val is None else f" · val {val:.4f}"
                 progress.update(step, f"loss {data['train/loss']:.4f}{seen}")
             if step % settings.save_every == 0:
-                export.prune(checkpoints, history.best(export.steps_on_disk(checkpoints)))
+                saved.prune(checkpoints, history.best(saved.steps_on_disk(checkpoints)))
 
         env = worker_env(settings, metrics, out / "tensorboard")
         try:

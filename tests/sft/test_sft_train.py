@@ -17,8 +17,8 @@ import pytest
 
 from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.errors import UserError
+from scout_sft.checkpoints import latest_step, prune, steps_on_disk
 from scout_sft.dataset import draw_order, encode_demos
-from scout_sft.export import latest_step, prune, steps_on_disk
 from scout_sft.rows import read_demos, write_demos
 from scout_sft.train import History, split, train
 from scout_sft.verl_config import TrainSettings, verl_overrides

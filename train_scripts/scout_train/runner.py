@@ -7,13 +7,13 @@ that imports torch and verl.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
 
 
@@ -49,31 +49,6 @@ def start_ray(config: Any, temp_dir: str) -> None:
     arguments.pop("runtime_env", None)  # the environment is already complete: see launch.environment
     ray.init(address="local", _temp_dir=temp_dir, log_to_driver=True, **arguments)
     mark("Ray is up")
-
-
-def export(checkpoint: Path, target: Path) -> None:
-    """The actor of a checkpoint as a Hugging Face folder, checked by loading it; replaces ``target`` at once.
-
-    verl's checkpoint writes it (``hf_model`` in ``save_contents``).
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source, fresh = checkpoint / "actor" / "huggingface", target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh)
-    model, report = AutoModelForCausalLM.from_pretrained(fresh, output_loading_info=True)
-    AutoTokenizer.from_pretrained(fresh)
-    # A tied head is stored once.
-    missing = set(report["missing_keys"]) - (
-        {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    )
-    if missing or report["unexpected_keys"]:
-        raise RuntimeError(f"{source}: the exported model does not reload: {report}")
-    if not all(torch.isfinite(p).all() for p in model.parameters()):
-        raise RuntimeError(f"{source}: the exported model has weights that are not finite")
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.replace(target)
 
 
 def mark(stage: str) -> None:
@@ -148,7 +123,9 @@ def main(argv: list[str]) -> int:
         ckpt_dir, steps = Path(config.trainer.default_local_dir), int(config.trainer.total_training_steps)
         if not checkpoints(ckpt_dir) or step_of(checkpoints(ckpt_dir)[-1]) < steps:
             train(config, temp_dir)
-        export(checkpoints(ckpt_dir)[-1], Path(config.scout.run.dir) / "hf")
+        last = checkpoints(ckpt_dir)[-1] / "actor" / "huggingface"  # `hf_model` in save_contents
+        start = Path(config.actor_rollout_ref.model.path)
+        export_model(last, start, Path(config.scout.run.dir) / "hf")
     except UserError as error:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2

@@ -1,53 +1,26 @@
-"""Checkpoints of a warm-up: which there are, which to keep, and the Hugging Face folder made of one."""
+"""A model folder as transformers reads it, made from verl's checkpoint and checked by loading it."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
 from scout_protocol.errors import UserError
 
-# verl writes this file last, so a checkpoint cut off by a kill is never the one it names.
-TRACKER = "latest_checkpointed_iteration.txt"
-KEEP_LATEST = 2
 
+def export_model(source: Path, start_model: Path, out: Path) -> None:
+    """Make ``out`` from the Hugging Face part of a checkpoint, and replace an earlier one at once.
 
-def latest_step(checkpoints: Path) -> int:
-    """The step of the last complete checkpoint; 0 where there is none."""
-    tracker = checkpoints / TRACKER
-    if not tracker.is_file():
-        return 0
-    text = tracker.read_text(encoding="utf-8").strip()
-    return int(text) if text.isdigit() else 0
-
-
-def steps_on_disk(checkpoints: Path) -> list[int]:
-    """Steps of the complete checkpoints, in order."""
-    last = latest_step(checkpoints)
-    found = [re.fullmatch(r"global_step_(\d+)", p.name) for p in checkpoints.glob("global_step_*")]
-    return sorted(step for step in (int(m.group(1)) for m in found if m) if step <= last)
-
-
-def prune(checkpoints: Path, best: int | None) -> None:
-    """Remove all complete checkpoints but the latest two and the best one."""
-    for step in steps_on_disk(checkpoints)[:-KEEP_LATEST]:
-        if step != best:
-            shutil.rmtree(checkpoints / f"global_step_{step}", ignore_errors=True)
-
-
-def export(checkpoints: Path, step: int, start_model: Path, out: Path) -> None:
-    """Make ``out`` from a checkpoint: its weights and configuration, and the tokenizer of the start model.
-
+    Weights and configuration come from ``source``, the tokenizer from the model that training started from:
     verl's copy of the tokenizer has been through one more save; the original files are what every other
     stage uses.
 
     Raises:
-        UserError: the checkpoint has no weights in Hugging Face format, or the disk is full.
+        UserError: the checkpoint has no weights in Hugging Face format, they do not reload, or the disk is
+            full.
     """
-    source = checkpoints / f"global_step_{step}" / "huggingface"
     if not any(source.glob("*.safetensors")):
         raise UserError("checkpoint", source, "holds no weights: remove the run's folder and train again")
     partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -124,4 +97,6 @@ def check_reload(folder: Path) -> None:
     ids = tokenizer("a", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         if not torch.isfinite(model(input_ids=ids).logits).all():
-            raise UserError("export", folder, "gives numbers that are not finite: lower --lr and train again")
+            raise UserError(
+                "export", folder, "is not finite: lower the learning rate and train again"
+            )
