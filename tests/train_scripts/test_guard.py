@@ -129,3 +129,14 @@ def test_the_log_holds_what_the_command_said(start: type[Guarded]) -> None:
     run.process.wait(timeout=20)
     log = run.log.read_text()
     assert "hello" in log and "oops" in log and "CPU seconds of all processes" in log
+
+
+def test_a_guard_that_is_killed_itself_leaves_nothing_to_its_launcher(start: type[Guarded]) -> None:
+    run = start("subprocess.Popen(['sleep', '600']); time.sleep(600)")  # type: ignore[call-arg,arg-type]
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.kill()
+    run.process.wait(timeout=20)
+    guard.end_session(run.process.pid)
+    escaped = psutil.Process(run.daemon)  # it left the session; only a living guard reaches that far
+    assert psutil.wait_procs([p for p in family if p.pid != run.daemon], timeout=10)[1] == []
+    escaped.kill()

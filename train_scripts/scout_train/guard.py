@@ -60,6 +60,17 @@ def end_descendants(known: dict[int, float], patience_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
+def end_session(session: int) -> None:
+    """Kill what is left of a guard's session: for the launcher, in case the guard itself was killed.
+
+    A session's number is not given out again while it has members, so nothing else can be hit.
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == session:
+                process.kill()
+
+
 def watch(child: subprocess.Popen[bytes], limit_s: float, stopped: Callable[[], bool]) -> int:
     """Wait for the command, the limit (0: none), a stop or the end of our standard input."""
     start = time.monotonic()

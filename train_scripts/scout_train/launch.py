@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,10 +155,18 @@ def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> in
         if process.stdin is not None:
             process.stdin.close()  # the guard ends everything when this pipe closes
         process.wait(timeout=60)
+        guard.end_session(process.pid)
+        shutil.rmtree(temp_dir, ignore_errors=True)
     if stalled:
         return _say(STALLED, f"no progress for {args.stall_timeout_s:.0f} s: the run was ended", log)
     if code == guard.TIME_LIMIT:
         return _say(code, f"--time-limit-s {args.time_limit_s:.0f} is over; the same command goes on", log)
+    if code and not 0 < code < 128:
+        number = code - 128 if code > 0 else -code  # the trainer, or the guard itself
+        killed = (
+            f"the run was ended by signal {number} (9 is often a lack of memory); the same command goes on"
+        )
+        return _say(128 + number, killed, log)
     if code:
         return _say(code, follow.failure(log), log)
     return 0
