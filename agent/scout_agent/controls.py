@@ -16,7 +16,7 @@ from scout_protocol.observation import neutralise, render
 from scout_protocol.records import RLRow
 from scout_protocol.turn import Action, parse
 
-CONTROLS = ("none", "blank", "shuffled")
+CONTROLS = ("none", "blank", "shuffled", "random")  # "random" lives in random_control
 
 
 class BlankTools:

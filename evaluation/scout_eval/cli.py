@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-CONTROLS = ("none", "blank", "shuffled")
+CONTROLS = ("none", "blank", "shuffled", "random")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         "--control", choices=CONTROLS, default="none", help="take the evidence away (default: none)"
     )
     run.add_argument("--limit", type=int, help="only the first N rows")
+    run.add_argument("--samples", type=int, default=1, help="trajectories a question, for pass@k (default: 1)")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--concurrency", type=int, default=64, help="trajectories at once (default: 64)")
     episode = run.add_argument_group("episode")
@@ -80,6 +81,7 @@ def main(argv: list[str]) -> int:
         stage=args.stage,
         control=args.control,
         limit=args.limit,
+        samples=args.samples,
         seed=args.seed,
         concurrency=args.concurrency,
         tool_timeout_s=args.tool_timeout_s,

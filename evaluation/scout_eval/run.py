@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
+import msgspec
 from rich.console import Console
 
 from scout_agent.client import HttpTools, Tools
 from scout_agent.controls import CONTROLS, BlankTools, ShuffledTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episodes
+from scout_agent.policy import Policy
+from scout_agent.random_control import RandomTools
 from scout_data.rows import read_rows
-from scout_eval.metrics import FACETS, MAX_INFRA_SHARE, check_infra, outcome, summarise
+from scout_eval.lockstep import Lockstep
+from scout_eval.metrics import MAX_INFRA_SHARE, check_infra, summarise
+from scout_eval.outcomes import FACETS, outcome
 from scout_eval.policy_factory import PolicyOptions, check_spec, fingerprint, open_policy
 from scout_eval.progress import EvalProgress
 from scout_eval.provenance import commit, file_sha256, versions
+from scout_eval.server import random_pool, server_facts, style_of, tools_alive
 from scout_eval.summary import SUMMARY, TRACES, Identity, Summary, check_identity, write_json
-from scout_eval.trace_log import TraceLog, question_key, read_traces
+from scout_eval.trace_log import TraceLog, question_key, read_traces, sample_key, trace_key
 from scout_protocol.errors import UserError
+from scout_protocol.observation import Document
 from scout_protocol.prompt import recognise
 from scout_protocol.records import RLRow, StopReason, Trace
 from scout_reward.score import score_trace
+
+DEFAULT_TOPK = 3  # where the server does not say
 
 
 def default_settings() -> EpisodeSettings:
@@ -36,7 +43,10 @@ def default_settings() -> EpisodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvalConfig:
-    """One evaluation. ``out`` is the folder of its files; by custom ``RUN/eval/STAGE[.CONTROL]``."""
+    """One evaluation. ``out`` is the folder of its files; by custom ``RUN/eval/STAGE[.CONTROL]``.
+
+    ``samples`` above 1 plays every question that many times, for pass@k; it needs a temperature.
+    """
 
     rows: Path
     policy: str
@@ -45,6 +55,7 @@ class EvalConfig:
     stage: str = "eval"
     control: str = "none"
     limit: int | None = None
+    samples: int = 1
     seed: int = 0
     concurrency: int = 64
     tool_timeout_s: float = 30.0
@@ -54,8 +65,27 @@ class EvalConfig:
     def __post_init__(self) -> None:
         if self.control not in CONTROLS:
             raise UserError("control", self.control, f"choose one of {', '.join(CONTROLS)}")
-        if self.limit is not None and self.limit < 1:
-            raise UserError("limit", self.limit, "must be at least 1")
+        for name in ("limit", "samples", "concurrency"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(name, value, "must be at least 1")
+        if self.samples > 1 and self.options.temperature <= 0:
+            raise UserError(
+                "samples", self.samples, "at temperature 0 all samples are the same: set --temperature"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One trajectory to play."""
+
+    row: RLRow
+    sample: int
+
+    @property
+    def key(self) -> str:
+        """As `trace_key` of the trace that it becomes."""
+        return sample_key(question_key(self.row.data_source, self.row.id), self.sample)
 
 
 def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
@@ -68,10 +98,12 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
         UserError: wrong input, nothing listens at the tool URL, or too many outages; then no summary exists.
     """
     start, cpu_start = time.perf_counter(), time.process_time()
-    check_spec(config.policy)
+    kind, _ = check_spec(config.policy)
     tools_alive(config.tools)
     every_row = load_rows(config.rows)
     rows = every_row[: config.limit]
+    jobs = [Job(row, sample) for sample in range(config.samples) for row in rows]
+    wave = min(config.options.batch_size, config.concurrency) if kind == "hf" else None
     identity = Identity(
         stage=config.stage,
         control=config.control,
@@ -81,6 +113,9 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
         temperature=config.options.temperature,
         settings=asdict(config.settings),
         prompt_sha256=prompt_of(rows, config.settings.dialect),
+        batch_size=wave,
+        samples=config.samples,
+        retriever=server_facts(config.tools),
     )
     try:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -91,12 +126,14 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
     with TraceLog(config.out / TRACES) as log:
         check_identity(config.out, identity)
         (config.out / SUMMARY).unlink(missing_ok=True)  # a summary of fewer traces would be a lie
-        todo = [row for row in rows if question_key(row.data_source, row.id) not in log.done]
-        asyncio.run(_play(config, every_row, len(rows), todo, identity, log, console or Console(stderr=True)))
-    wanted = {question_key(row.data_source, row.id) for row in rows}
+        n_done = sum(job.key in log.done for job in jobs)
+        if n_done < len(jobs):
+            console = console or Console(stderr=True)
+            asyncio.run(_play(config, every_row, jobs, identity, log, console))
+    wanted = {job.key for job in jobs}
     outcomes, model = [], config.policy
     for trace in read_traces(config.out / TRACES):
-        if question_key(trace.data_source, trace.question_id) in wanted:
+        if trace_key(trace) in wanted:
             outcomes.append(outcome(trace))
             model = trace.model
     summary = Summary(
@@ -109,7 +146,7 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_s=time.perf_counter() - start,
         cpu_s=time.process_time() - cpu_start,
-        n_resumed=len(rows) - len(todo),
+        n_resumed=n_done,
         commit=commit(),
         versions=versions(),
     )
@@ -120,49 +157,105 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
 async def _play(
     config: EvalConfig,
     every_row: Sequence[RLRow],
-    n_rows: int,
-    todo: Sequence[RLRow],
+    jobs: Sequence[Job],
     identity: Identity,
     log: TraceLog,
     console: Console,
 ) -> None:
-    if not todo:
-        return
     title = config.stage if config.control == "none" else f"{config.stage}.{config.control}"
+    todo = [job for job in jobs if job.key not in log.done]
     n_infra = 0
+    pool: list[Document] = []
+    if config.control == "random":
+        questions = [row.question for row in every_row]
+        pool = await asyncio.to_thread(random_pool, config.tools, questions, config.seed)
     async with (
         HttpTools(config.tools, config.tool_timeout_s) as http,
         open_policy(config.policy, config.settings.dialect, config.seed, config.options) as policy,
     ):
-        tools = controlled(http, config.control, every_row, config.seed, config.settings.dialect)
+        tools = controlled(http, config, every_row, identity, pool)
         labels = TraceLabels(policy.name, config.stage, prompt_sha256=identity.prompt_sha256)
-        with EvalProgress(console, f"eval {title}", n_rows, n_rows - len(todo)) as progress:
-            played = run_episodes(todo, policy, tools, config.settings, labels, config.concurrency)
-            async for index, trace in played:
-                finish_trace(trace, todo[index], config.control)
+        with EvalProgress(console, f"eval {title}", len(jobs), len(jobs) - len(todo)) as progress:
+            if identity.batch_size is None:
+                played = _free(todo, policy, tools, config, labels)
+            else:
+                played = _waves(jobs, log.done, identity.batch_size, policy, tools, config, labels)
+            async for job, trace in played:
+                finish_trace(trace, job.row, config.control, job.sample)
                 log.append(trace)
                 progress.step(trace)
                 n_infra += trace.stop_reason is StopReason.INFRA_ERROR
-                if n_infra > MAX_INFRA_SHARE * n_rows:  # this run can no longer pass
+                if n_infra > MAX_INFRA_SHARE * len(jobs):  # this run can no longer pass
                     await played.aclose()  # type: ignore[attr-defined]
-                    check_infra(n_infra, n_rows)
+                    check_infra(n_infra, len(jobs))
 
 
-def finish_trace(trace: Trace, row: RLRow, control: str) -> None:
+async def _free(
+    todo: Sequence[Job], policy: Policy, tools: Tools, config: EvalConfig, labels: TraceLabels
+) -> AsyncIterator[tuple[Job, Trace]]:
+    """Every job as slots free up: for policies whose answers do not depend on each other."""
+    played = run_episodes(
+        (job.row for job in todo), policy, tools, config.settings, labels, config.concurrency
+    )
+    try:
+        async for index, trace in played:
+            yield todo[index], trace
+    finally:
+        await played.aclose()  # type: ignore[attr-defined]
+
+
+async def _waves(
+    jobs: Sequence[Job],
+    done: set[str],
+    size: int,
+    policy: Policy,
+    tools: Tools,
+    config: EvalConfig,
+    labels: TraceLabels,
+) -> AsyncIterator[tuple[Job, Trace]]:
+    """Wave after wave in lockstep. A wave of which something is missing is played whole.
+
+    So a run that was killed has the same batches as one that was not; what it had already is not kept twice.
+    """
+    for at in range(0, len(jobs), size):
+        wave = jobs[at : at + size]
+        if all(job.key in done for job in wave):
+            continue
+        rows = [msgspec.structs.replace(job.row) for job in wave]  # one object each, also for two samples
+        together = Lockstep(policy, rows)
+        played = run_episodes(rows, together, tools, config.settings, labels, len(rows))
+        try:
+            async for index, trace in played:
+                together.leave(index)
+                if wave[index].key not in done:
+                    yield wave[index], trace
+        finally:
+            await played.aclose()  # type: ignore[attr-defined]
+
+
+def finish_trace(trace: Trace, row: RLRow, control: str, sample: int = 0) -> None:
     """Score a trace in place and note what its question is like; an outage gets no score."""
     parts = score_trace(trace)
     trace.score = parts.as_dict() if parts is not None else {}
     trace.extra["row"] = {key: row.extra_info[key] for key in FACETS if key in row.extra_info}
     if control != "none":
         trace.extra["control"] = control
+    if sample:
+        trace.extra["sample"] = sample
 
 
-def controlled(tools: Tools, control: str, rows: Sequence[RLRow], seed: int, dialect: str) -> Tools:
-    """The tools of a control experiment: ``none``, ``blank`` or ``shuffled``."""
-    if control == "blank":
+def controlled(
+    tools: Tools, config: EvalConfig, rows: Sequence[RLRow], identity: Identity, pool: Sequence[Document]
+) -> Tools:
+    """The tools of a control experiment, or the real ones."""
+    dialect, facts = config.settings.dialect, identity.retriever
+    if config.control == "blank":
         return BlankTools(tools, dialect)
-    if control == "shuffled":
-        return ShuffledTools(tools, [row.question for row in rows], seed, dialect)
+    if config.control == "shuffled":
+        return ShuffledTools(tools, [row.question for row in rows], config.seed, dialect)
+    if config.control == "random":
+        topk = int(facts.get("topk", DEFAULT_TOPK))
+        return RandomTools(tools, pool, topk, config.seed, dialect, style_of(facts))
     return tools
 
 
@@ -196,18 +289,3 @@ def prompt_of(rows: Sequence[RLRow], dialect: str) -> str:
     if first.dialect != dialect:
         raise UserError("dialect", dialect, f"the rows' prompt {first.name!r} teaches {first.dialect}")
     return first.sha256
-
-
-def tools_alive(url: str) -> None:
-    """Make sure that something listens at the URL before a model is loaded.
-
-    Raises:
-        UserError: nothing does.
-    """
-    HttpTools(url)  # checks the form
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((str(parts.hostname), port), timeout=5).close()
-    except OSError as error:
-        raise UserError("tools", url, f"nothing answers there ({error}): start `make serve-tools`") from error

@@ -25,6 +25,9 @@ class Identity(msgspec.Struct, frozen=True):
     temperature: float
     settings: dict[str, Any]
     prompt_sha256: str
+    batch_size: int | None = None  # of a local model: in its last bits a result depends on it
+    samples: int = 1
+    retriever: dict[str, Any] = {}  # what the tool server says about itself
 
 
 class Summary(msgspec.Struct):
@@ -74,6 +77,7 @@ def read_summary(folder: Path) -> Summary:
 def _flat(identity: Identity) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.structs.asdict(identity)
     facts |= facts.pop("settings")
+    facts |= {f"retriever {name}": value for name, value in facts.pop("retriever").items()}
     return facts
 
 

@@ -23,6 +23,16 @@ def question_key(data_source: str, question_id: str) -> str:
     return f"{data_source}/{question_id}"
 
 
+def trace_key(trace: Trace) -> str:
+    """What identifies a trajectory within an evaluation: its question, and which of several samples it is."""
+    return sample_key(question_key(trace.data_source, trace.question_id), int(trace.extra.get("sample", 0)))
+
+
+def sample_key(question: str, sample: int) -> str:
+    """The key of one sample of a question; the first one's is the question's own."""
+    return f"{question}#{sample}" if sample else question
+
+
 def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
     """The traces of a file, in order. A last line without its newline (a killed writer) is left out.
 
@@ -50,7 +60,7 @@ class TraceLog:
     On opening, a torn last line and the lines of outages are taken out, so those questions run again.
 
     Attributes:
-        done: keys of the questions that need not run again.
+        done: keys of the trajectories that need not run again.
 
     Raises:
         UserError: another process writes the same file, or a line in it is no trace.
@@ -105,7 +115,7 @@ class TraceLog:
         kept, temporary = 0, self.path.with_name(f".{self.path.name}.tmp")
         with temporary.open("wb") as file:
             for trace in read_traces(self.path):
-                key = question_key(trace.data_source, trace.question_id)
+                key = trace_key(trace)
                 if trace.stop_reason is StopReason.INFRA_ERROR or key in self.done:
                     continue
                 self.done.add(key)
