@@ -1,7 +1,7 @@
 """Batches that do not depend on time: a wave of trajectories takes every turn together, in the rows' order.
 
-A batched model's numbers depend, in their last bits, on what else is in the batch and how wide its padding is.
-Batches made of whatever has arrived differ from run to run, and now and then so does a greedy token. In
+A batched model's numbers depend, in their last bits, on what else is in the batch and how wide its padding
+is. Batches made of whatever has arrived differ from run to run, and now and then so does a greedy token. In
 lockstep the batches are a matter of the rows alone, so the same run gives the same tokens.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from scout_reward.normalise import folded, normalise
 
 FACETS = ("data_source", "hops", "type", "level")
 YES_NO = frozenset({"yes", "no"})
+_AS_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -102,6 +104,22 @@ def covers(text: str, golden_answers: Sequence[str]) -> float:
     return float(any(f" {wanted} " in padded for wanted in map(normalise, golden_answers) if wanted))
 
 
+def mentions(text: str, answers: Sequence[str]) -> bool:
+    """Whether an answer stands in a passage or an observation, word for word.
+
+    `normalise` deletes punctuation, which glues words of running text together ("Rome.</information>"), so a
+    second reading with punctuation as space counts as well.
+    """
+    if covers(text, answers):
+        return True
+    padded = f" {_spaced(text)} "
+    return any(f" {wanted} " in padded for wanted in map(_spaced, answers) if wanted)
+
+
+def _spaced(text: str) -> str:
+    return normalise(text.translate(_AS_SPACE))
+
+
 def _closed_book(trace: Trace, answer: str) -> bool | None:
     """Whether a right answer stands in no observation. A searched yes/no answer cannot be told."""
     if not trace.n_searches:
@@ -109,4 +127,4 @@ def _closed_book(trace: Trace, answer: str) -> bool | None:
     if normalise(answer) in YES_NO:
         return None
     read = " ".join(span.text for span in trace.spans if span.author is Author.TOOL)
-    return not covers(read, [answer])
+    return not mentions(read, [answer])

@@ -13,7 +13,7 @@ from scout_eval.report_tables import Cell, duration, stage_table
 from scout_eval.report_traces import safe, trajectory_cards
 
 # Even if text slipped through unescaped, a browser would fetch and run nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 _ABOUT_STAGES = (
     "Held-out questions through the tool server. Intervals are 95 % bootstrap intervals over questions. "
@@ -41,7 +41,7 @@ def page(run: RunData, picks: list[Pick], note: str = "") -> str:
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>\n{css}</style></head>\n<body><main>{body}</main></body></html>\n"
     )

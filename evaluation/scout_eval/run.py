@@ -24,7 +24,7 @@ from scout_eval.outcomes import FACETS, outcome
 from scout_eval.policy_factory import PolicyOptions, check_spec, fingerprint, open_policy
 from scout_eval.progress import EvalProgress
 from scout_eval.provenance import commit, file_sha256, versions
-from scout_eval.server import random_pool, server_facts, style_of, tools_alive
+from scout_eval.server import DEFAULT_TOPK, random_pool, server_facts, style_of, tools_alive
 from scout_eval.summary import SUMMARY, TRACES, Identity, Summary, check_identity, write_json
 from scout_eval.trace_log import TraceLog, question_key, read_traces, sample_key, trace_key
 from scout_protocol.errors import UserError
@@ -32,8 +32,6 @@ from scout_protocol.observation import Document
 from scout_protocol.prompt import recognise
 from scout_protocol.records import RLRow, StopReason, Trace
 from scout_reward.score import score_trace
-
-DEFAULT_TOPK = 3  # where the server does not say
 
 
 def default_settings() -> EpisodeSettings:

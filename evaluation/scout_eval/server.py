@@ -22,6 +22,7 @@ from scout_protocol.wire import RetrieveRequest, encode
 
 # Facts of GET /health that change what a search returns; the others (pid, counters) differ between runs.
 FACTS = ("backend", "fingerprint", "topk", "style", "dialect", "max_chars")
+DEFAULT_TOPK = 3  # where the server does not say
 POOL_QUERIES, POOL_TOPK = 48, 10
 _WORD = re.compile(r"\w{3,}")
 # No proxy of the environment may stand between an evaluation and its own server.

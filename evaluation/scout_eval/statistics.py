@@ -66,7 +66,9 @@ def paired_bootstrap(
     means_R = _means(data_N, seed, resamples)
     below, above = int((means_R <= 0).sum()), int((means_R >= 0).sum())
     low, high = _interval(means_R)
-    return Difference(float(data_N.mean()), low, high, min(1.0, 2 * (min(below, above) + 1) / (resamples + 1)))
+    return Difference(
+        float(data_N.mean()), low, high, min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
+    )
 
 
 def mcnemar(won: int, lost: int) -> float:

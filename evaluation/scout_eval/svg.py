@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -63,7 +64,7 @@ def path(points: Sequence[tuple[float, float]], x_of: Scale, y_of: Scale, css: s
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers that cover [low, high], about ``count`` steps (Heckbert, Graphics Gems, 1990)."""
-    if high <= low:
+    if (high - low) / count < sys.float_info.min:  # also a width that vanishes when divided
         pad = abs(low) * 0.1 or 1.0
         low, high = low - pad, high + pad
     raw = (high - low) / count

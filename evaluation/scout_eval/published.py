@@ -1,0 +1,58 @@
+"""Exact match as others published it, with where each number stands: ours are never printed alone.
+
+Every row here is EM on the sets of `scout_eval.benchmarks`, with the 2018 Wikipedia (wiki-18, 21 million
+passages of 100 words), the E5 retriever and three passages a search, unless its note says otherwise. Rows
+whose single numbers could not be checked against a source have an average alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scout_eval.benchmarks import NAMES
+
+
+class Published(NamedTuple):
+    """One row of a published table. ``scores`` has a benchmark's EM in [0, 1], or lacks it."""
+
+    method: str
+    scores: dict[str, float]
+    average: float  # as the source gives it, over the seven sets
+    source: str
+    note: str = ""
+
+
+def _row(*values: float) -> dict[str, float]:
+    """Scores in the order of `NAMES`."""
+    return dict(zip(NAMES, values, strict=True))
+
+
+PUBLISHED = (
+    Published(
+        "Search-R1, Qwen2.5-7B base, PPO",
+        _row(0.480, 0.638, 0.457, 0.433, 0.382, 0.196, 0.432),
+        0.431,
+        "arXiv:2503.09516, table 2",
+    ),
+    Published(
+        "Search-R1, Qwen2.5-7B instruct, GRPO",
+        _row(0.429, 0.623, 0.427, 0.386, 0.346, 0.162, 0.400),
+        0.396,
+        "arXiv:2503.09516, table 3",
+    ),
+    Published(
+        "verl-tool, its README, 200 steps",
+        _row(0.462, 0.619, 0.476, 0.401, 0.401, 0.151, 0.360),
+        0.410,
+        "TIGER-AI-Lab/verl-tool 980962b, examples/train/search_r1/README.md",
+        "the README does not name the model; the average is ours",
+    ),
+    Published("verl-tool, 7B, GRPO", {}, 0.459, "arXiv:2509.01055", "only the average could be checked"),
+    Published(
+        "GiGPO, Qwen2.5-7B instruct",
+        _row(0.464, 0.647, 0.461, 0.416, 0.436, 0.189, 0.689),
+        0.472,
+        "arXiv:2505.10978",
+    ),
+    Published("Tree-GRPO, Qwen2.5-14B", {}, 0.497, "arXiv:2509.21240", "only the average could be checked"),
+)
