@@ -115,7 +115,9 @@ def fingerprint(summary: Summary) -> dict[str, str]:
         "model": who.policy,
         "prompt": f"sha256 {who.prompt_sha256}" if who.prompt_sha256 else "none of Scout's",
         "questions": f"sha256 {who.rows_sha256}",
-        "number of questions": str(summary.n_rows),
+        "number of questions": ", ".join(
+            f"{name} {group.n}" for name, group in summary.metrics.by.get("data_source", {}).items()
+        ),
         "retriever": str(where.get("backend", unknown)),
         "corpus and index": str(where.get("fingerprint", unknown)),
         "top-k": str(where.get("topk", unknown)),

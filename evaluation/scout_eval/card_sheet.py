@@ -63,9 +63,13 @@ def card_sheet(card: Card) -> Sheet:
 def _groups(metrics: Metrics) -> Iterator[tuple[str, Group]]:
     yield "all", metrics.overall
     for facet, groups in metrics.by.items():
-        if len(groups) > 1 or facet == "data_source":
+        if len(groups) > 1:
             for value, group in groups.items():
-                yield f"{facet.replace('_', ' ')} {value}", group
+                yield _name(facet, value), group
+
+
+def _name(facet: str, value: str) -> str:
+    return value if facet == "data_source" else f"{facet} {value}"
 
 
 def _right(metrics: Metrics) -> Table:
@@ -108,8 +112,13 @@ def _behaviour(metrics: Metrics) -> Table:
         ]
         for name, g in _groups(metrics)
     ]
-    columns = ("", "answered", "reward", "turns", "searches", "no search", "tokens", "tool tok.", "latency")
-    return Table("Behaviour", columns, rows, "Means a trajectory; tokens are the policy's own.")
+    columns = ("", "answered", "reward", "turns", "searches", "none", "tokens", "tool", "latency")
+    return Table(
+        "Behaviour",
+        columns,
+        rows,
+        "Means a trajectory. None: share without a search. Tokens: the policy's own, and the tool's.",
+    )
 
 
 def _evidence(card: Card) -> Table:
@@ -145,7 +154,7 @@ def _evidence(card: Card) -> Table:
 
 
 def _ceiling(reached: Reached | None) -> Table:
-    columns = ("", "n", "answer, asked as is", "titles, asked as is", "answer, by plan", "titles, by plan")
+    columns = ("", "n", "answer", "titles", "by plan: answer", "titles")
     if reached is None:
         return Table(
             "Retrieval ceiling", columns[:1], [], "Not measured: scout eval card DIR --tools URL measures it."
@@ -158,11 +167,11 @@ def _ceiling(reached: Reached | None) -> Table:
     rows = [row("all", reached.overall)]
     for facet, groups in reached.by.items():
         if len(groups) > 1:
-            rows += [row(f"{facet.replace('_', ' ')} {value}", group) for value, group in groups.items()]
+            rows += [row(_name(facet, value), group) for value, group in groups.items()]
     within, beyond = reached.em_within, reached.em_beyond
     parts = [
-        f"Top {reached.topk} a search. Asked as is: one search with the question. By plan: the searches of "
-        f"somebody who knows the way (at most {reached.max_queries}). Yes/no answers have no answer to find."
+        f"Top {reached.topk} a search. The first two: one search with the question as it stands. By plan: the "
+        f"searches of somebody who knows the way (at most {reached.max_queries}). A yes or no is nowhere to find."
     ]
     if within:
         parts.append(
@@ -210,11 +219,11 @@ def _lines(card: Card) -> list[Line]:
     lines += [Line(f"pass@{k}", v) for k, v in o.pass_at.items() if k != "1"]
     for facet, groups in card.metrics.by.items():
         if len(groups) > 1:
-            lines += [Line(f"EM, {facet.replace('_', ' ')} {value}", g.em) for value, g in groups.items()]
+            lines += [Line(f"EM, {_name(facet, value)}", g.em) for value, g in groups.items()]
     lines += [Line(f"EM, control {name}", c.em, "taken") for name, c in card.controls.items()]
     if card.ceiling:
         r = card.ceiling.overall
-        named = (("ceiling, asked as is", r.answer_by_question), ("ceiling, by plan", r.answer_by_plan))
+        named = (("ceiling, one search", r.answer_by_question), ("ceiling, by plan", r.answer_by_plan))
         lines += [Line(name, v, "ceiling") for name, v in named if v]
     return lines
 
@@ -241,4 +250,5 @@ def published_table(metrics: Metrics, model: str) -> Table | None:
         f"Questions of ours: {sizes}. Published rows search the 2018 Wikipedia (wiki-18, 21 million "
         "passages) with E5, top 3: unless ours does too, the rows give the scale and no ranking.",
         rule_after=1,
+        prose=frozenset({len(shown) + 2}),
     )

@@ -29,7 +29,7 @@ def compare_sheet(found: Comparison) -> Sheet:
     )
     rows = [_row(name, change, _DIGITS.get(name, 3)) for name, change in found.changes.items()]
     columns = ("", "A", "B", "B − A", "p")
-    note = "Paired bootstrap over questions: 10,000 resamples, 95 % intervals, two-sided p."
+    note = "Paired bootstrap over questions: 10,000 resamples, 95 % intervals, two-sided p (at least 0.0002)."
     sheet.blocks.append(Table("Numbers", columns, rows, note))
     if found.mcnemar:
         m = found.mcnemar
@@ -46,7 +46,11 @@ def compare_sheet(found: Comparison) -> Sheet:
         )
     if found.by:
         rows = [
-            [Cell(f"{facet.replace('_', ' ')} {value}"), Cell(str(change.n)), *_row("", change, 3)[1:]]
+            [
+                Cell(value if facet == "data_source" else f"{facet} {value}"),
+                Cell(str(change.n)),
+                *_row("", change, 3)[1:],
+            ]
             for facet, groups in found.by.items()
             for value, change in groups.items()
         ]

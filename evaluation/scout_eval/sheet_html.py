@@ -39,18 +39,25 @@ def _block(block: Block) -> str:
     note = f'<p class="soft">{safe(block.note)}</p>' if block.note else ""
     if isinstance(block, Listing):
         return f"{head}{note}{_listing(block)}"
-    names = "".join(f"<th>{safe(name)}</th>" for name in block.columns)
+    names = "".join(f"<th{_css(i in block.prose)}>{safe(name)}</th>" for i, name in enumerate(block.columns))
     rows = []
-    for i, row in enumerate(block.rows, start=1):
-        css = ' class="ruled"' if i == block.rule_after else ""
-        rows.append(f"<tr{css}>{''.join(map(_cell, row))}</tr>")
+    for place, row in enumerate(block.rows, start=1):
+        cells = "".join(_cell(cell, i in block.prose) for i, cell in enumerate(row))
+        css = ' class="ruled"' if place == block.rule_after else ""
+        rows.append(f"<tr{css}>{cells}</tr>")
+    if not rows:
+        return f"{head}{note}"
     table = f'<div class="card scroll"><table><tr>{names}</tr>{"".join(rows)}</table></div>'
     return f"{head}{note}{table}"
 
 
-def _cell(cell: Cell) -> str:
+def _css(prose: bool) -> str:
+    return ' class="prose"' if prose else ""
+
+
+def _cell(cell: Cell, prose: bool) -> str:
     interval = f'<span class="ci">{safe(cell.interval)}</span>' if cell.interval else ""
-    return f"<td>{safe(cell.text)}{interval}</td>"
+    return f"<td{_css(prose)}>{safe(cell.text)}{interval}</td>"
 
 
 def _listing(block: Listing) -> str:

@@ -29,21 +29,18 @@ def print_sheet(sheet: Sheet, console: Console, max_items: int = MAX_ITEMS) -> N
 
 
 def _print_table(block: Table, console: Console) -> None:
-    table = RichTable(
-        title=escape(block.title),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        padding=(0, 1, 0, 0),
-        title_style="bold",
-    )
+    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for i, name in enumerate(block.columns):
-        table.add_column(escape(name), justify="right" if i else "left")
+        text = not i or i in block.prose
+        table.add_column(escape(name), justify="left" if text else "right", no_wrap=not text)
     for i, row in enumerate(block.rows, start=1):
         table.add_row(*map(_rich, row), end_section=i == block.rule_after)
     console.print()
-    console.print(table)
+    console.print(Text(block.title, style="bold"))
+    if block.rows:
+        console.print(table)
     if block.note:
-        console.print(Text("  " + block.note, style="dim"))
+        console.print(Text(block.note, style="dim"))
 
 
 def _rich(cell: Cell) -> Text:
@@ -51,14 +48,13 @@ def _rich(cell: Cell) -> Text:
 
 
 def _print_facts(block: Facts, console: Console) -> None:
-    table = RichTable(
-        title=escape(block.title), box=None, show_header=False, title_justify="left", title_style="bold"
-    )
+    table = RichTable(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in block.pairs:
         table.add_row(escape(name), escape(value))
     console.print()
+    console.print(Text(block.title, style="bold"))
     console.print(table)
 
 
@@ -66,7 +62,7 @@ def _print_listing(block: Listing, console: Console, max_items: int) -> None:
     console.print()
     console.print(Text(block.title, style="bold"))
     if block.note:
-        console.print(Text("  " + block.note, style="dim"))
+        console.print(Text(block.note, style="dim"))
     for head, pairs in block.items[:max_items]:
         console.print(Text(f"  {head}"), soft_wrap=True)
         for name, value in pairs:
@@ -88,7 +84,8 @@ def _block(block: Block) -> str:
         return ""
     head = f"## {_md(block.title)}\n\n"
     if isinstance(block, Table):
-        lines = [f"| {' | '.join(map(_md, block.columns))} |", "|---|" + "---:|" * (len(block.columns) - 1)]
+        rules = ["---" if not i or i in block.prose else "---:" for i in range(len(block.columns))]
+        lines = [f"| {' | '.join(map(_md, block.columns))} |", f"|{'|'.join(rules)}|"]
         lines += [f"| {' | '.join(map(_md_cell, row))} |" for row in block.rows]
         note = f"\n\n{_md(block.note)}" if block.note else ""
         return head + "\n".join(lines) + note

@@ -88,7 +88,7 @@ def list_sheet() -> Sheet:
         "The seven-benchmark suite",
         f"{total:,} questions in all.",
         [],
-        [Table("Sets", ("name", "n", "split", "hops", "where it comes from"), rows)],
+        [Table("Sets", ("name", "n", "split", "hops", "origin"), rows, prose=frozenset({4}))],
     )
 
 
