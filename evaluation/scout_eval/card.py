@@ -34,6 +34,8 @@ class Reached(msgspec.Struct):
     max_queries: int
     overall: ReachGroup
     by: dict[str, dict[str, ReachGroup]]
+    n_within: int
+    n_beyond: int
     em_within: Estimate | None  # EM on questions whose answer is within reach
     em_beyond: Estimate | None  # EM on the others: from memory
 
@@ -206,6 +208,8 @@ def _reached(ceiling: Ceiling, outcomes: list[Outcome], seed: int) -> Reached:
         ceiling.max_queries,
         ceiling.overall,
         ceiling.by,
+        len(within),
+        len(beyond),
         bootstrap(within, seed) if within else None,
         bootstrap(beyond, seed) if beyond else None,
     )

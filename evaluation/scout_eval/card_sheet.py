@@ -170,15 +170,20 @@ def _ceiling(reached: Reached | None) -> Table:
             rows += [row(_name(facet, value), group) for value, group in groups.items()]
     within, beyond = reached.em_within, reached.em_beyond
     parts = [
-        f"Top {reached.topk} a search. The first two: one search with the question as it stands. By plan: the "
-        f"searches of somebody who knows the way (at most {reached.max_queries}). A yes or no is nowhere to find."
+        f"Top {reached.topk} a search. The first two: one search with the question as it stands. By plan: "
+        f"the searches of somebody who knows the way (at most {reached.max_queries}). A yes or no is nowhere "
+        "to find and not counted as an answer."
     ]
     if within:
         parts.append(
-            f"EM where the answer is within reach: {within.mean:.3f} [{within.low:.3f}, {within.high:.3f}]."
+            f"EM where the answer is within reach ({reached.n_within} questions): {within.mean:.3f} "
+            f"[{within.low:.3f}, {within.high:.3f}]."
         )
     if beyond:
-        parts.append(f"EM where it is not: {beyond.mean:.3f} [{beyond.low:.3f}, {beyond.high:.3f}].")
+        parts.append(
+            f"EM where it is not ({reached.n_beyond}): {beyond.mean:.3f} "
+            f"[{beyond.low:.3f}, {beyond.high:.3f}]."
+        )
     return Table("Retrieval ceiling", columns, rows, " ".join(parts))
 
 

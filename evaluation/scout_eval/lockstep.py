@@ -51,9 +51,15 @@ class Lockstep:
     def _go_if_complete(self) -> None:
         if self._ready and self._ready.keys() == self._playing:
             ready, self._ready = self._ready, {}
-            for index in sorted(ready):  # waiters wake in this order, and that is the order of the batch
-                if not ready[index].done():
-                    ready[index].set_result(None)
+            # Soon and not now: whoever came last must wait like the others, or it would act before them.
+            asyncio.get_running_loop().call_soon(_release, [ready[index] for index in sorted(ready)])
+
+
+def _release(waiters: Sequence[asyncio.Future[None]]) -> None:
+    """Wake the waiters in order, which is then the order of the batch."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 class LockstepSession:

@@ -2,7 +2,7 @@
 
 Every row here is EM on the sets of `scout_eval.benchmarks`, with the 2018 Wikipedia (wiki-18, 21 million
 passages of 100 words), the E5 retriever and three passages a search, unless its note says otherwise. Rows
-whose single numbers could not be checked against a source have an average alone.
+of whose single numbers no text could be read have an average alone.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ PUBLISHED = (
         "TIGER-AI-Lab/verl-tool 980962b, examples/train/search_r1/README.md",
         "the README does not name the model; the average is ours",
     ),
-    Published("verl-tool, 7B, GRPO", {}, 0.459, "arXiv:2509.01055", "only the average could be checked"),
+    Published("verl-tool, 7B, GRPO", {}, 0.459, "arXiv:2509.01055", "average only"),
     Published(
         "GiGPO, Qwen2.5-7B instruct",
         _row(0.464, 0.647, 0.461, 0.416, 0.436, 0.189, 0.689),
         0.472,
         "arXiv:2505.10978",
     ),
-    Published("Tree-GRPO, Qwen2.5-14B", {}, 0.497, "arXiv:2509.21240", "only the average could be checked"),
+    Published("Tree-GRPO, Qwen2.5-14B", {}, 0.497, "arXiv:2509.21240", "average only"),
 )

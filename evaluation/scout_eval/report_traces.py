@@ -21,7 +21,12 @@ def safe(text: object) -> str:
     Control characters, direction overrides and lone surrogates become U+FFFD: they can hide or reorder what
     a reader sees.
     """
-    return escape(_CONTROL.sub("\ufffd", str(text)), quote=True)
+    return escape(visible(str(text)), quote=True)
+
+
+def visible(text: str) -> str:
+    """The text with every character that a reader cannot see, or that moves others, as U+FFFD."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def trajectory_cards(picks: Sequence[Pick]) -> str:

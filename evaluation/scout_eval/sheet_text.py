@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scout_eval.report_traces import visible
 from scout_eval.sheet import Block, Cell, Facts, Figure, Listing, Sheet, Table
 
 MAX_ITEMS = 10  # of a listing on the terminal
@@ -15,10 +16,10 @@ MAX_ITEMS = 10  # of a listing on the terminal
 
 def print_sheet(sheet: Sheet, console: Console, max_items: int = MAX_ITEMS) -> None:
     """Print a sheet; drawings are left out, listings are cut to ``max_items``."""
-    console.print(Text(sheet.title, style="bold"))
-    console.print(Text(sheet.headline), soft_wrap=True)
+    console.print(_text(sheet.title, style="bold"))
+    console.print(_text(sheet.headline), soft_wrap=True)
     for warning in sheet.warnings:
-        console.print(f"[yellow]! {escape(warning)}[/]", soft_wrap=True)
+        console.print(f"[yellow]! {escape(visible(warning))}[/]", soft_wrap=True)
     for block in sheet.blocks:
         if isinstance(block, Table):
             _print_table(block, console)
@@ -26,6 +27,10 @@ def print_sheet(sheet: Sheet, console: Console, max_items: int = MAX_ITEMS) -> N
             _print_facts(block, console)
         elif isinstance(block, Listing):
             _print_listing(block, console, max_items)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(visible(text), style=style)
 
 
 def _print_table(block: Table, console: Console) -> None:
@@ -36,15 +41,15 @@ def _print_table(block: Table, console: Console) -> None:
     for i, row in enumerate(block.rows, start=1):
         table.add_row(*map(_rich, row), end_section=i == block.rule_after)
     console.print()
-    console.print(Text(block.title, style="bold"))
+    console.print(_text(block.title, style="bold"))
     if block.rows:
         console.print(table)
     if block.note:
-        console.print(Text(block.note, style="dim"))
+        console.print(_text(block.note, style="dim"))
 
 
 def _rich(cell: Cell) -> Text:
-    return Text(cell.text) + (Text(f"\n{cell.interval}", style="dim") if cell.interval else Text(""))
+    return _text(cell.text) + (_text(f"\n{cell.interval}", style="dim") if cell.interval else _text(""))
 
 
 def _print_facts(block: Facts, console: Console) -> None:
@@ -52,23 +57,23 @@ def _print_facts(block: Facts, console: Console) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in block.pairs:
-        table.add_row(escape(name), escape(value))
+        table.add_row(escape(visible(name)), escape(visible(value)))
     console.print()
-    console.print(Text(block.title, style="bold"))
+    console.print(_text(block.title, style="bold"))
     console.print(table)
 
 
 def _print_listing(block: Listing, console: Console, max_items: int) -> None:
     console.print()
-    console.print(Text(block.title, style="bold"))
+    console.print(_text(block.title, style="bold"))
     if block.note:
-        console.print(Text(block.note, style="dim"))
+        console.print(_text(block.note, style="dim"))
     for head, pairs in block.items[:max_items]:
-        console.print(Text(f"  {head}"), soft_wrap=True)
+        console.print(_text(f"  {head}"), soft_wrap=True)
         for name, value in pairs:
-            console.print(Text(f"      {name}: {value}", style="dim"), soft_wrap=True)
+            console.print(_text(f"      {name}: {value}", style="dim"), soft_wrap=True)
     if len(block.items) > max_items:
-        console.print(Text(f"  … and {len(block.items) - max_items} more", style="dim"))
+        console.print(_text(f"  … and {len(block.items) - max_items} more", style="dim"))
 
 
 def markdown(sheet: Sheet) -> str:
@@ -108,4 +113,4 @@ _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>#|~"} | {"\n": " ", "
 
 def _md(text: str) -> str:
     """Text with nothing in it that Markdown would read: answers and questions are not ours."""
-    return text.translate(_SPECIAL)
+    return visible(text).translate(_SPECIAL)

@@ -82,7 +82,10 @@ def mcnemar(won: int, lost: int) -> float:
     if not n:
         return 1.0
     # Whole numbers until the division: no tail is lost to rounding.
-    tail = sum(math.comb(n, i) for i in range(fewer + 1))
+    tail, term = 0, 1
+    for i in range(fewer + 1):
+        tail += term
+        term = term * (n - i) // (i + 1)
     return min(1.0, tail / (1 << (n - 1)))
 
 

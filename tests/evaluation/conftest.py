@@ -23,6 +23,8 @@ class ToolServer:
 
     def __init__(self) -> None:
         self.queries: list[str] = []
+        self.retrieved: list[str] = []
+        self.facts: dict[str, Any] = {"backend": "made", "fingerprint": "made:1", "topk": 1, "pid": 7}
         self.fail: Callable[[str], bool] = lambda query: False
         self.pause_s = 0.0
         self._loop = asyncio.new_event_loop()
@@ -37,6 +39,8 @@ class ToolServer:
         async def start() -> None:
             app = web.Application()
             app.router.add_post("/get_observation", self._handle)
+            app.router.add_post("/retrieve", self._retrieve)
+            app.router.add_get("/health", self._health)
             self._runner = web.AppRunner(app, shutdown_timeout=0.1)
             await self._runner.setup()
             await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -57,6 +61,25 @@ class ToolServer:
         return web.json_response(
             {"observations": [page], "dones": [False], "valids": [True], "processing_time_ms": 1.0}
         )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response(self.facts)
+
+    async def _retrieve(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.retrieved += body["queries"]
+        if self.fail("retrieve"):
+            return web.json_response({"error": "backend down"}, status=503)
+        return web.json_response({"result": [self._found(q, body["topk"]) for q in body["queries"]]})
+
+    def _found(self, query: str, topk: int) -> list[dict[str, Any]]:
+        """The page of a title; for anything else pages of places that no row asks for."""
+        if query.startswith("Capital of "):
+            text = f"The capital is City {query.removeprefix('Capital of ')}."
+            found = [(query, text)]
+        else:
+            found = [(f"Place {i}", f"Place {i} has no capital.") for i in range(topk)]
+        return [{"document": {"id": t, "contents": f'"{t}"\n{text}'}} for t, text in found[:topk]]
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
@@ -133,3 +156,37 @@ def trace(
 @pytest.fixture
 def make_trace() -> Callable[..., Trace]:
     return trace
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """An untrained Qwen3 of a few thousand parameters that reads bytes."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate(["<eos>", *alphabet])}
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<eos>", pad_token="<eos>"
+    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=4096,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    folder = tmp_path / "model"
+    transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

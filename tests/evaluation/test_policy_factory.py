@@ -13,40 +13,6 @@ from scout_eval.policy_factory import fingerprint, open_policy
 from scout_eval.run import EvalConfig, default_settings, run_eval
 
 
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    """An untrained Qwen3 of a few thousand parameters that reads bytes."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(["<eos>", *alphabet])}
-    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<eos>", pad_token="<eos>"
-    )
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=4096,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    folder = tmp_path / "model"
-    transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def test_a_model_folder_plays_and_its_tokens_are_counted(
     server: Any, rows_file: Any, model_folder: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scout_eval.charts import Bar, Series, line_chart, stage_chart, trailing_mean
@@ -133,6 +133,7 @@ def test_trailing_mean_looks_back_only(ys: list[float], window: int) -> None:
 
 
 @settings(deadline=None)
+@example(0.0, 5e-324)
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 def test_ticks_cover_the_range_evenly(low: float, width: float) -> None:
     ticks = nice_ticks(low, low + width)
