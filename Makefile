@@ -1,8 +1,8 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor \
-        test test-slow check check-base bench-learning constraints clean
+.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval eval-controls \
+        eval-card eval-compare eval-suite eval-export report view doctor test test-slow check check-base bench-learning constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -22,6 +22,9 @@ MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
 STEPS  ?= 20
 STAGE  ?= sft
+POLICY ?= hf:$(MODEL)
+CONTROL ?= none
+SETS   ?= nq triviaqa popqa hotpotqa 2wikimultihopqa musique bamboogle
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -74,8 +77,32 @@ train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN 
 	@$(FITS)
 	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
 
-eval: $(STAMP) ## held-out questions, against a running server: TOOLS MODEL ROWS STAGE RUN
-	@exec $(SCOUT) eval run --rows "$(ROWS)" --policy "hf:$(MODEL)" --tools $(TOOLS) --stage $(STAGE) --out "$(RUN)/eval/$(STAGE)" $(ARGS)
+eval: $(STAMP) ## held-out questions, against a running server: TOOLS POLICY or MODEL, ROWS STAGE CONTROL RUN
+	@out="$(RUN)/eval/$(STAGE)"; [ "$(CONTROL)" = none ] || out="$$out.$(CONTROL)"; \
+	exec $(SCOUT) eval run --rows "$(ROWS)" --policy "$(POLICY)" --tools $(TOOLS) --stage $(STAGE) --control $(CONTROL) --out "$$out" $(ARGS)
+
+eval-controls: $(STAMP) ## eval, the same with each control (blank, shuffled, random), and the card with its ceiling
+	@for control in none blank shuffled random; do \
+	  $(MAKE) --no-print-directory eval CONTROL=$$control || exit; done
+	@exec $(SCOUT) eval card "$(RUN)/eval/$(STAGE)" --tools $(TOOLS)
+
+eval-card: $(STAMP) ## all numbers of one evaluation, as card.json, card.md and card.html: STAGE RUN
+	@exec $(SCOUT) eval card "$(RUN)/eval/$(STAGE)" $(ARGS)
+
+eval-compare: $(STAMP) ## two evaluations on the same questions: A B (folders); OUT for the files
+	@[ -n "$(A)" ] && [ -n "$(B)" ] || { echo "eval-compare: A or B is not set: e.g. make eval-compare A=$(RUN)/eval/sft B=$(RUN)/eval/dapo" >&2; exit 2; }
+	@exec $(SCOUT) eval compare "$(A)" "$(B)" $(if $(OUT),--out "$(OUT)") $(ARGS)
+
+eval-suite: $(STAMP) ## the field's seven sets, against a running server: SETS DATA (FlashRAG's folder; else the hub)
+	@for set in $(SETS); do \
+	  rows="$(RUN)/suite/rows/$$set.parquet"; \
+	  [ -f "$$rows" ] || $(SCOUT) eval suite rows $$set --output "$$rows" $(if $(DATA),--input "$(DATA)") $(if $(LIMIT),--limit $(LIMIT) --seed 0) || exit; \
+	  $(SCOUT) eval run --rows "$$rows" --policy "$(POLICY)" --tools $(TOOLS) --stage $$set --out "$(RUN)/suite/$$set" $(ARGS) || exit; done
+	@exec $(SCOUT) eval suite card "$(RUN)/suite"
+
+eval-export: $(STAMP) ## verl checkpoint -> Hugging Face folder, reloaded and checked: CKPT OUT; MODEL it started from
+	@[ -n "$(CKPT)" ] && [ -n "$(OUT)" ] || { echo "eval-export: CKPT or OUT is not set: e.g. make eval-export CKPT=$(RUN)/dapo OUT=$(RUN)/dapo/hf" >&2; exit 2; }
+	@exec $(SCOUT) eval export --checkpoint "$(CKPT)" --model "$(MODEL)" --out "$(OUT)" $(ARGS)
 
 report: $(STAMP) ## draw the report of a run: RUN
 	@exec $(SCOUT) report --run "$(RUN)" $(ARGS)

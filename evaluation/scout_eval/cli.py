@@ -100,7 +100,11 @@ def _suite_options(suite: argparse.ArgumentParser) -> None:
     commands.add_parser("list", help="the sets, their sizes, splits and origins")
     rows = commands.add_parser("rows", help="RL rows of one set")
     rows.add_argument("set", help="nq, triviaqa, popqa, hotpotqa, 2wikimultihopqa, musique or bamboogle")
-    rows.add_argument("--input", type=Path, help="file of the set (default: from the Hugging Face hub)")
+    rows.add_argument(
+        "--input",
+        type=Path,
+        help="file of the set, or a copy of FlashRAG's folder (default: from the Hugging Face hub)",
+    )
     rows.add_argument("--format", default="auto", help="shape of the file (default: auto)")
     rows.add_argument("--revision", help="commit of the hub's copy")
     rows.add_argument("--prompt", default="search_r1", help="prompt file (default: search_r1)")

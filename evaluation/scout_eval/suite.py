@@ -42,8 +42,8 @@ def suite_rows(
 ) -> tuple[list[RLRow], int, Path]:
     """Write the rows of a set, with a manifest beside them; from the hub where no file is named.
 
-    With a seed the rows are shuffled before they are cut to ``limit``. A row's id is its place in the file,
-    so that parts of one file fit together.
+    ``source`` may be a folder laid out as FlashRAG's. With a seed the rows are shuffled before they are cut
+    to ``limit``. A row's id is its place in the file, so that parts of one file fit together.
 
     Returns:
         The rows, how many questions the file has, and the file.
@@ -54,6 +54,8 @@ def suite_rows(
     which = benchmark(name)
     if limit is not None and limit < 1:
         raise UserError("limit", limit, "must be at least 1")
+    if source is not None and source.is_dir():
+        source = source / which.hub_file
     path = source or hub_file(which, revision)
     found = read_benchmark(which, path, format_name)
     rows = [

@@ -87,6 +87,7 @@ def test_a_copy_of_other_weights_is_refused_and_the_old_folder_stays(
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_two_ranks_are_put_together(checkpoint: Path, model_folder: Path, tmp_path: Path) -> None:
     actor = checkpoint / "actor"
     (actor / "model_world_size_1_rank_0.pt").unlink()

@@ -170,6 +170,14 @@ def test_a_bad_file_is_one_line(tmp_path: Path, name: str, text: str, says: str)
     assert not (tmp_path / "out.parquet").exists()
 
 
+def test_a_folder_laid_out_as_flashrags(tmp_path: Path) -> None:
+    (tmp_path / "nq").mkdir()
+    (tmp_path / "nq" / "test.jsonl").write_text(FILES["nq"][1])
+    assert suite_rows("nq", tmp_path / "out.parquet", tmp_path)[1] == 1
+    with pytest.raises(UserError, match=r"popqa/test.jsonl: no such file"):
+        suite_rows("popqa", tmp_path / "out.parquet", tmp_path)
+
+
 def test_unknown_sets(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of nq"):
         suite_rows("squad", tmp_path / "out.parquet", tmp_path / "x")
