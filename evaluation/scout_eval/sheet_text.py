@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -15,7 +16,10 @@ MAX_ITEMS = 10  # of a listing on the terminal
 
 
 def print_sheet(sheet: Sheet, console: Console, max_items: int = MAX_ITEMS) -> None:
-    """Print a sheet; drawings are left out, listings are cut to ``max_items``."""
+    """Print a sheet; drawings are left out, listings are cut to ``max_items``.
+
+    Intervals of a table that does not fit the terminal with them are left out: the files have them.
+    """
     console.print(_text(sheet.title, style="bold"))
     console.print(_text(sheet.headline), soft_wrap=True)
     for warning in sheet.warnings:
@@ -34,18 +38,27 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def _print_table(block: Table, console: Console) -> None:
-    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for i, name in enumerate(block.columns):
-        text = not i or i in block.prose
-        table.add_column(escape(name), justify="left" if text else "right", no_wrap=not text)
-    for i, row in enumerate(block.rows, start=1):
-        table.add_row(*map(_rich, row), end_section=i == block.rule_after)
+    table = _rich_table(block, intervals=True)
+    endless = console.options.update(max_width=10_000)  # else the measure is cut to the terminal's width
+    if Measurement.get(console, endless, table).minimum > console.width:
+        table = _rich_table(block, intervals=False)
     console.print()
     console.print(_text(block.title, style="bold"))
     if block.rows:
         console.print(table)
     if block.note:
         console.print(_text(block.note, style="dim"))
+
+
+def _rich_table(block: Table, intervals: bool) -> RichTable:
+    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, name in enumerate(block.columns):
+        text = not i or i in block.prose
+        table.add_column(escape(name), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    for i, row in enumerate(block.rows, start=1):
+        cells = (_rich(cell) if intervals else _text(cell.text) for cell in row)
+        table.add_row(*cells, end_section=i == block.rule_after)
+    return table
 
 
 def _rich(cell: Cell) -> Text:

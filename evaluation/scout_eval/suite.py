@@ -10,7 +10,7 @@ from scout_data.manifest import write_manifest
 from scout_data.rows import make_row, write_rows
 from scout_eval.benchmarks import BENCHMARKS, NAMES, Benchmark
 from scout_eval.card import Card, load_card
-from scout_eval.card_sheet import INTERVALS, published_table
+from scout_eval.card_sheet import INTERVALS, published_blocks
 from scout_eval.metrics import Group, Metrics
 from scout_eval.sheet import Cell, Facts, Sheet, Table, estimate, number, share
 from scout_eval.suite_files import hub_file, read_benchmark, suite_format
@@ -133,22 +133,21 @@ def suite_sheet(folder: Path, cards: dict[str, Card]) -> Sheet:
     for name, card in cards.items():
         sheet.warnings += [f"{name}: {warning}" for warning in card.warnings]
     rows = [
-        [
-            Cell(name),
-            Cell(f"{g.n} of {BENCHMARKS[name].n}"),
-            *map(estimate, (g.em, g.em_folded, g.f1, g.cover_em)),
-            number(g.searches, 2),
-            share(g.closed_book),
-        ]
+        [Cell(name), Cell(str(g.n)), *map(estimate, (g.em, g.em_folded, g.f1, g.cover_em))]
         for name, g in groups.items()
     ]
-    columns = ("", "n", "EM", "folded EM", "F1", "cover-EM", "searches", "closed book")
+    columns = ("", "n", "EM", "folded EM", "F1", "cover-EM")
     sheet.blocks.append(Table("Ours", columns, rows, INTERVALS))
+    rows = [
+        [Cell(name), share(g.format), number(g.turns, 2), number(g.searches, 2), share(g.closed_book)]
+        for name, g in groups.items()
+    ]
+    names = ("", "answered", "turns", "searches", "closed book")
+    note = "Closed book: of the right answers, share that stood in no observation."
+    sheet.blocks.append(Table("Behaviour", names, rows, note))
     first = next(iter(cards.values())).metrics
     combined = Metrics(first.overall, {"data_source": dict(groups)}, {}, 0, 0, 0.0)
-    table = published_table(combined, ", ".join(models))
-    if table:
-        sheet.blocks.append(table)
+    sheet.blocks += published_blocks(combined, ", ".join(models))
     facts = [
         (
             name,

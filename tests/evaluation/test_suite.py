@@ -273,10 +273,28 @@ def test_one_table_over_the_sets(server: Any, tmp_path: Path, capsys: Any) -> No
         ours.split("|")[3].strip(),
         "–",
     ]
-    assert "0.480 | 0.432 | 0.431 | arXiv:2503.09516" in search_r1  # beneath ours, in the same columns
+    assert "0.480 | 0.432 | 0.431" in search_r1  # beneath ours, in the same columns
+    assert "arXiv:2503.09516" in text
     assert text.index("ours: oracle") < text.index("base, PPO")
     assert main(["suite", "card", str(tmp_path / "suite")]) == 0
     assert (tmp_path / "suite" / "suite.html").is_file() and "Search-R1" in capsys.readouterr().out
+
+
+def test_seven_columns_fit_a_terminal(make_trace: Any) -> None:
+    from scout_eval.card_sheet import published_blocks
+    from scout_eval.metrics import outcome, summarise
+    from scout_eval.sheet import Sheet
+    from scout_eval.sheet_text import print_sheet
+
+    found = [outcome(make_trace(i, i % 2, data_source=name)) for i in range(4) for name in NAMES]
+    text = io.StringIO()
+    sheet = Sheet("t", "h", [], published_blocks(summarise(found), "runs/quickstart/dapo/hf"))
+    print_sheet(sheet, Console(file=text, width=80))
+    table = text.getvalue().split("avg: over")[0]
+    assert all(BENCHMARKS[name].title in table for name in NAMES) and "…" not in table
+    numbers = next(line.split() for line in table.splitlines() if "0.480" in line)
+    assert numbers[-8:] == ["0.480", "0.638", "0.457", "0.433", "0.382", "0.196", "0.432", "0.431"]
+    assert all(len(line) <= 80 for line in table.splitlines())
 
 
 def test_no_suite_there(tmp_path: Path) -> None:
