@@ -249,8 +249,8 @@ def published_blocks(metrics: Metrics, model: str) -> list[Block]:
         "Beside published numbers (EM)",
         ("", *(b.title for b in shown), "avg"),
         rows,
-        f"avg: over all seven. Questions of ours: {sizes}. Published rows search the 2018 Wikipedia "
-        "(wiki-18, 21 million passages) with E5, top 3: unless ours does too, they give the scale and no ranking.",
+        f"avg: of all seven. Questions of ours: {sizes}. Published rows search the 2018 Wikipedia (wiki-18, "
+        "21 million passages) with E5, top 3: unless ours does too, they give the scale and no ranking.",
         rule_after=1,
     )
     sources = [(p.method, f"{p.source}; {p.note}" if p.note else p.source) for p in PUBLISHED]

@@ -290,7 +290,7 @@ def test_seven_columns_fit_a_terminal(make_trace: Any) -> None:
     text = io.StringIO()
     sheet = Sheet("t", "h", [], published_blocks(summarise(found), "runs/quickstart/dapo/hf"))
     print_sheet(sheet, Console(file=text, width=80))
-    table = text.getvalue().split("avg: over")[0]
+    table = text.getvalue().split("avg: of")[0]
     assert all(BENCHMARKS[name].title in table for name in NAMES) and "…" not in table
     numbers = next(line.split() for line in table.splitlines() if "0.480" in line)
     assert numbers[-8:] == ["0.480", "0.638", "0.457", "0.433", "0.382", "0.196", "0.432", "0.431"]
