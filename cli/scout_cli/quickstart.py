@@ -78,7 +78,8 @@ def _evaluate(run: Path, tools: str, stage: str, model: Path, label: str) -> Sta
                 *("--max-turns", MAX_TURNS, "--max-turn-tokens", MAX_TURN_TOKENS),
                 *("--max-obs-tokens", MAX_OBS_TOKENS, "--max-response-tokens", MAX_RESPONSE_TOKENS),
                 *("--batch-size", EVAL_BATCH, "--concurrency", EVAL_BATCH, "--max-model-len", 1024),
-                *("--threads", 2),
+                # Tiny matrices: a second thread wins nothing, and loses much where a core is busy.
+                *("--threads", 1),
             )
         )
     return Stage(f"eval_{stage}", f"evaluation {label}, on entities never met", commands, 25)
