@@ -25,6 +25,7 @@ from scout_tools.limiter_locks import ByteLocks
 LRU_ENTRIES = 10_000
 LRU_BYTES = 24 << 20  # of encoded entries; long summaries must not make a worker fat
 POLL_S = 0.02  # between two looks at what another worker is fetching
+GRACE_S = 0.1  # a flight ends this much before those who wait for it, so that they learn why
 RETRY_S = 0.5  # with less time left than this, a joined failure is final
 
 
@@ -126,7 +127,7 @@ class Cache:
             leads = flight is None
             if flight is None:
                 # A task of its own: it ends well even if the action that began it gives up earlier.
-                flight = loop.create_task(self._fly(key, make, deadline))
+                flight = loop.create_task(self._fly(key, make, deadline - GRACE_S))
                 self._flights[key] = flight
                 flight.add_done_callback(lambda done: self._landed(key, done))
             try:
