@@ -180,6 +180,19 @@ def test_eight_workers_keep_the_limits_together(fake, gateway):
     assert len(fake.calls) == 1 and len({json.dumps(reply["observations"]) for reply in replies}) == 1
 
 
+def test_what_one_worker_is_told_holds_for_all(fake, gateway):
+    fake.latency_s = 0.02
+    fake.faults.extend([None, None, Reply(429, b"slow down", {"retry-after": "1"})])
+    server = gateway("--workers", 8, "--timeout-s", 20)
+    replies = many(server, [f"vault {i}" for i in range(24)])
+    assert all(reply["valids"] == [True] for reply in replies) and len(fake.calls) == 25
+    times = sorted(call.at for call in fake.calls)
+    refused = times[2]
+    # those already on their way may arrive; after that there is silence for a second
+    assert [at for at in times if refused + 0.3 < at < refused + 1.0] == []
+    assert sum(at <= refused + 0.3 for at in times) <= 6
+
+
 def test_a_failing_third_is_flagged_on_exactly_those_actions(fake, gateway):
     bad = {f"vault {i}" for i in range(40) if i % 10 in (1, 4, 8)}
     for query in bad:
