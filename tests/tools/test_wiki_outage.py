@@ -122,7 +122,7 @@ def test_waiting_ends_with_the_action(fake, tmp_path):
         return kinds, time.monotonic() - start
 
     kinds, took = with_gateway(fake, tmp_path, use, timeout_s=1.0)
-    assert sorted(kinds) == ["saturated"] * 3 + ["timeout"] * 3 and took < 1.5
+    assert sorted(kinds) == ["saturated"] * 3 + ["timeout"] * 3 and took < 3.0
 
 
 def test_a_second_call_that_fails_is_an_outage_not_a_poorer_answer(fake, tmp_path):
