@@ -26,7 +26,7 @@ from scout_protocol.wire import (
     decode_retrieve_request,
     encode,
 )
-from scout_tools.backends.base import Backend, BackendError
+from scout_tools.backends.base import Backend, BackendError, facts_of
 from scout_tools.observe import Observer
 from scout_tools.settings import Settings
 
@@ -105,6 +105,7 @@ class ToolApp:
             "topk": settings.topk,
             "actions": dict(self.observer.actions),
             "infra_errors": dict(self.observer.infra_errors),
+            **facts_of(self.backend),
         }
         return Response(msgspec.json.encode(facts), media_type="application/json")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from scout_protocol.dialect import DIALECTS, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import STYLES
+from scout_tools.backends.wiki_options import add_options, wiki_settings
 from scout_tools.settings import Settings
 
 
@@ -25,15 +26,16 @@ def main(argv: list[str]) -> int:
     start = time.monotonic()
     args = _parser().parse_args(argv)
     settings = _settings(args)
-    _check_index(settings)
+    _check_backend(settings)
     if args.ready_file is not None:
         _prepare_ready_file(args.ready_file)
 
     # Everything is imported before the fork, so that workers share these pages and start in milliseconds.
     from scout_tools.sockets import listen
     from scout_tools.supervisor import Supervisor, WorkerError
-    from scout_tools.worker import run_worker
+    from scout_tools.worker import preload, run_worker
 
+    preload(settings)
     sockets = listen(args.host, args.port, args.workers)
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -64,22 +66,32 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", type=int, default=5000, help="0 picks a free one (default %(default)s)")
     add("--workers", type=int, default=2, help="processes (default %(default)s)")
-    add("--index", type=Path, required=True, help="folder made by `scout index build`")
-    add("--backend", default="bm25", choices=["bm25"])
+    add("--backend", default="bm25", choices=["bm25", "wikipedia"], help="default %(default)s")
+    add("--index", type=Path, help="folder made by `scout index build`; bm25 needs it")
     add("--topk", type=int, default=3, help="documents per search (default %(default)s)")
     add("--dialect", default="search-r1", help=f"one of {', '.join(sorted(DIALECTS))} (default %(default)s)")
-    add("--style", default="search_r1", help=f"one of {', '.join(STYLES)} (default %(default)s)")
+    add("--style", help=f"one of {', '.join(STYLES)} (default search_r1; wiki with --backend wikipedia)")
     add("--max-chars", type=int, default=20_000, help="characters per observation (default %(default)s)")
     add("--timeout-s", type=float, default=30.0, help="longest search, in seconds (default %(default)s)")
     add("--max-body-mb", type=float, default=8.0, help="larger requests get a 413 (default %(default)s)")
     add("--threads", type=int, default=2, help="searches at once in one worker (default %(default)s)")
     add("--ready-file", type=Path, help="write {url, pid} here once ready; removed at the end")
     add("--exit-with", type=int, metavar="PID", help="stop when this process ends, in whatever way")
+    add("--record", type=Path, metavar="DIR", help="keep every answer, for --replay")
+    add(
+        "--replay",
+        type=Path,
+        metavar="DIR",
+        help="answer from a record alone; a miss is an error, not a call",
+    )
+    add_options(parser)
     return parser
 
 
 def _settings(args: argparse.Namespace) -> Settings:
     get_dialect(args.dialect)
+    if args.style is None:
+        args.style = "wiki" if args.backend == "wikipedia" else "search_r1"
     if args.style not in STYLES:
         raise UserError("--style", args.style, f"choose one of {', '.join(STYLES)}")
     if not 0 <= args.port <= 65535:
@@ -93,8 +105,13 @@ def _settings(args: argparse.Namespace) -> Settings:
     for name in ("timeout_s", "max_body_mb"):
         if not 0 < getattr(args, name) < 1e6:
             raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), "must be above 0")
+    if args.replay is not None and args.record is not None:
+        raise UserError("--record", args.record, "cannot be combined with --replay: choose one")
+    if args.replay is None and args.backend == "bm25" and args.index is None:
+        raise UserError("--index", "not set", "give a folder made by `scout index build`")
+    wiki = wiki_settings(args) if args.replay is None and args.backend == "wikipedia" else None
     return Settings(
-        index=args.index,
+        index=args.index or Path(),
         backend=args.backend,
         dialect=args.dialect,
         style=args.style,
@@ -103,13 +120,25 @@ def _settings(args: argparse.Namespace) -> Settings:
         timeout_s=args.timeout_s,
         max_body_bytes=int(args.max_body_mb * (1 << 20)),
         threads=args.threads,
+        wiki=wiki,
+        record=args.record,
+        replay=args.replay,
     )
 
 
-def _check_index(settings: Settings) -> None:
-    from scout_tools.index_meta import read_meta
+def _check_backend(settings: Settings) -> None:
+    """What can be known to be wrong before any worker starts."""
+    if settings.replay is not None:
+        from scout_tools.record import read_record_meta
 
-    read_meta(settings.index)
+        read_record_meta(settings.replay)
+    elif settings.backend == "bm25":
+        from scout_tools.index_meta import read_meta
+
+        read_meta(settings.index)
+    if settings.wiki is not None and settings.wiki.insecure_tls_hosts:
+        names = ", ".join(settings.wiki.insecure_tls_hosts)
+        print(f"scout serve: WARNING: TLS verification is off for {names}", file=sys.stderr, flush=True)
 
 
 def _prepare_ready_file(path: Path) -> None:

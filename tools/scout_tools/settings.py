@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from scout_tools.backends.wiki_options import WikiSettings
+
 
 class Settings(msgspec.Struct, frozen=True):
     """Options of the server.
@@ -15,9 +17,12 @@ class Settings(msgspec.Struct, frozen=True):
         max_chars: characters of one observation's body.
         timeout_s: longest time for one search; beyond it the action is an infra error.
         max_body_bytes: larger request bodies get a 413.
+        wiki: options of the Wikipedia gateway; None with another backend.
+        record: folder that keeps what the backend answers.
+        replay: folder that answers in the backend's place.
     """
 
-    index: Path
+    index: Path = Path()
     backend: str = "bm25"
     dialect: str = "search-r1"
     style: str = "search_r1"
@@ -26,3 +31,6 @@ class Settings(msgspec.Struct, frozen=True):
     timeout_s: float = 30.0
     max_body_bytes: int = 8 << 20
     threads: int = 2
+    wiki: WikiSettings | None = None
+    record: Path | None = None
+    replay: Path | None = None

@@ -20,16 +20,43 @@ GRACE_S = 10  # for requests in flight when the server stops
 
 
 def make_backend(settings: Settings) -> Backend:
-    """The backend named in the settings.
+    """The backend named in the settings, recorded or replayed where they say so.
 
     Raises:
         UserError: unknown name, or the backend cannot start.
     """
+    if settings.replay is not None:
+        from scout_tools.record import ReplayBackend
+
+        return ReplayBackend(settings.replay)
+    backend: Backend
     if settings.backend == "bm25":
         from scout_tools.backends.bm25 import BM25Backend
 
-        return BM25Backend(Path(settings.index), settings.threads)
-    raise UserError("--backend", settings.backend, "choose bm25")
+        backend = BM25Backend(Path(settings.index), settings.threads)
+    elif settings.backend == "wikipedia" and settings.wiki is not None:
+        from scout_tools.backends.wikipedia import WikipediaBackend
+
+        backend = WikipediaBackend(settings.wiki, settings.timeout_s)
+    else:
+        raise UserError("--backend", settings.backend, "choose bm25 or wikipedia")
+    if settings.record is None:
+        return backend
+    from scout_tools.record import RecordingBackend
+
+    return RecordingBackend(backend, settings.record)
+
+
+def preload(settings: Settings) -> None:
+    """Import what `make_backend` will need: before the fork, so that workers share these pages."""
+    if settings.record is not None or settings.replay is not None:
+        import lmdb
+
+        import scout_tools.record
+    if settings.wiki is not None:
+        import lmdb  # noqa: F401
+
+        import scout_tools.backends.wikipedia  # noqa: F401
 
 
 class _Server(uvicorn.Server):
