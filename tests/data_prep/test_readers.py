@@ -14,7 +14,7 @@ import pytest
 
 from scout_data.readers import detect_format, load_rows
 from scout_data.rows import make_row, read_rows, write_rows
-from scout_data.rows_cli import main
+from scout_data.cli import main
 from scout_protocol.errors import UserError
 from scout_protocol.prompt import load_prompt
 
