@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor \
-        test test-slow check check-base bench-learning constraints clean
+        test test-slow check check-base bench-learning bench-data constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -22,6 +22,10 @@ MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
 STEPS  ?= 20
 STAGE  ?= sft
+SOURCE ?=
+OUT    ?=
+# questions for bench-data; the made-up world's where there are none
+BENCH_FILES ?= $(wildcard ../shared/data/nq/search_r1_nq_search_test.parquet ../shared/data/hotpotqa/hotpot_dev_500.jsonl)
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -55,10 +59,10 @@ serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
-data: $(STAMP) ## the made-up world's files; with SOURCE and OUT: RL rows of a HotpotQA or Search-R1 file
+data: $(STAMP) ## the made-up world's files; with SOURCE (files or names) and OUT: split, mixed, audited RL rows
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
-	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }; \
-	exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
+	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }; \
+	exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
@@ -105,6 +109,9 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+bench-data: $(STAMP) ## split, audit and mix of 169,615 rows, timed; BENCH_FILES: NQ and HotpotQA files to take questions from
+	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
 	@requirements/freeze.sh

@@ -20,7 +20,7 @@ _MENTION = re.compile(
     r"\W*(and|or|to|tags?|answer|your answer|the answer|final answer|text)?\W*", re.IGNORECASE
 )
 _EXAMPLE = re.compile(
-    r"(?:for example|for instance|e\.g\.)[,:]?\s+[\"'“]?([A-Z][\w'-]*(?: [A-Z][\w'-]*){0,3})"
+    r"(?i:for example|for instance|e\.g\.)[,:]?\s+[\"'“]?([A-Z][\w'-]*(?: [A-Z][\w'-]*){0,3})"
 )
 _CHUNK = 16_384
 
@@ -83,7 +83,7 @@ def example_answers(text: str) -> list[str]:
         pattern = f"{re.escape(dialect.answer.open)}(.{{0,80}}?){re.escape(dialect.answer.close)}"
         found += [between.strip() for between in re.findall(pattern, text, re.DOTALL)]
     found = [between for between in found if not _MENTION.fullmatch(between)]
-    found += _EXAMPLE.findall(text)
+    found += [word.rstrip("'") for word in _EXAMPLE.findall(text)]
     return list(dict.fromkeys(found))
 
 

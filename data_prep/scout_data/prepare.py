@@ -61,31 +61,7 @@ def split_files(
     Raises:
         UserError: unreadable input, an empty part, an overlap where it is refused.
     """
-    table = read_all(inputs)
-    questions = table.column("question").to_pylist()
-    dropped, overlaps = 0, {}
-    if against:
-        keyed = [question_key(q) for q in questions]
-        hit: set[int] = set()
-        for path in against:
-            known = evaluation_keys(path)
-            rows = [row for row, key in enumerate(keyed) if key in known]
-            overlaps[Path(path).name] = len(rows)
-            hit.update(rows)
-            if rows and on_overlap == "refuse":
-                told = (
-                    f"{len(rows)} of {len(questions)} questions are in it, the first: {questions[rows[0]]!r}"
-                )
-                raise UserError(
-                    f"--against {path}", told, "--on-overlap drop leaves them out, keep keeps them"
-                )
-        if hit and on_overlap == "drop":
-            table = table.take([row for row in range(len(questions)) if row not in hit])
-            dropped = len(hit)
-            if not table.num_rows:
-                raise UserError(
-                    "--against", f"all {dropped} questions are in it", "give other evaluation files"
-                )
+    table, overlaps, dropped = _compare(read_all(inputs), against, on_overlap)
     if table.num_rows < 2:
         raise UserError("--input", f"{table.num_rows} rows", "a split needs at least two")
     questions = table.column("question").to_pylist()
@@ -110,6 +86,30 @@ def split_files(
         "dropped": dropped,
         "overlap": sum(overlaps.values()),
     }
+
+
+def _compare(
+    table: pa.Table, against: Sequence[str | os.PathLike[str]], on_overlap: str
+) -> tuple[pa.Table, dict[str, int], int]:
+    """``(rows that stay, rows found in each evaluation file, rows left out)``."""
+    questions = table.column("question").to_pylist()
+    keyed = [question_key(q) for q in questions] if against else []
+    overlaps: dict[str, int] = {}
+    hit: set[int] = set()
+    for path in against:
+        known = evaluation_keys(path)
+        rows = [row for row, key in enumerate(keyed) if key in known]
+        overlaps[Path(path).name] = len(rows)
+        hit.update(rows)
+        if rows and on_overlap == "refuse":
+            told = f"{len(rows)} of {len(questions)} questions are in it, the first: {questions[rows[0]]!r}"
+            raise UserError(f"--against {path}", told, "--on-overlap drop leaves them out, keep keeps them")
+    if not hit or on_overlap != "drop":
+        return table, overlaps, 0
+    stay = [row for row in range(len(questions)) if row not in hit]
+    if not stay:
+        raise UserError("--against", f"all {len(hit)} questions are in it", "give other evaluation files")
+    return table.take(stay).combine_chunks(), overlaps, len(hit)
 
 
 def mix_files(

@@ -91,7 +91,9 @@ def recognise(messages: list[dict[str, str]], question: str) -> Prompt | None:
     """The prompt that these messages were built from; None where it is none of ours."""
     for name in prompt_names():
         prompt = load_prompt(name)
-        if messages == prompt.build(question) or (prompt.has_facts and _with_facts(prompt, messages, question)):
+        if messages == prompt.build(question) or (
+            prompt.has_facts and _with_facts(prompt, messages, question)
+        ):
             return prompt
     return None
 

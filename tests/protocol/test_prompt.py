@@ -65,7 +65,8 @@ def test_an_empty_question_is_refused(question: str) -> None:
 
 def test_an_unknown_prompt_names_the_known_ones() -> None:
     with pytest.raises(
-        UserError, match=r"prompt: \.\./x: choose one of brief, fact_list, react, react_user, search_r1, system_user"
+        UserError,
+        match=r"prompt: \.\./x: choose one of brief, fact_list, react, react_user, search_r1, system_user",
     ):
         load_prompt("../x")
 
