@@ -59,7 +59,7 @@ serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
-data: $(STAMP) ## the made-up world's files; with SOURCE (files or names) and OUT: split, mixed, audited RL rows
+data: $(STAMP) ## the made-up world's files; with SOURCE (files, names) and OUT: split, mixed, audited RL rows
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
 	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }; \
 	exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
@@ -110,7 +110,7 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
 
-bench-data: $(STAMP) ## split, audit and mix of 169,615 rows, timed; BENCH_FILES: NQ and HotpotQA files to take questions from
+bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv

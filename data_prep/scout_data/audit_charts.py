@@ -52,7 +52,7 @@ def compare(shown: Mapping[str, int], whole: Mapping[str, int], top: int = 8) ->
     total, total_whole = sum(shown.values()) or 1, sum(whole.values()) or 1
     names = list(whole or shown)[:top]
     step, label = 30.0, 96.0
-    room = WIDTH - label - 48
+    room = WIDTH - label - 58
     parts = []
     for i, name in enumerate(names):
         y = TOP + i * step
@@ -61,7 +61,7 @@ def compare(shown: Mapping[str, int], whole: Mapping[str, int], top: int = 8) ->
         if whole:
             parts.append(_rect(f"pale c{i % COLOURS}", label, y, expected * room, 22))
         parts.append(_rect(f"c{i % COLOURS}", label, y + 5, share * room, 12))
-        said = f"{share:.1%}" if share else "none"
+        said = f"{share:.1%}" if share >= 0.0005 else "<0.1%" if share else "none"
         parts.append(_text(label + max(share, expected) * room + 5, y + 15, said, "start", "value"))
     return _svg(parts, TOP + step * len(names) + 4)
 
