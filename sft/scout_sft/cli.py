@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     harvest.add_argument("--samples", type=int, default=4, help="tries per question of --strategy policy")
     harvest.add_argument("--temperature", type=float, default=1.0, help="of --strategy policy")
     harvest.add_argument("--max-turns", type=int, default=6, help="of --strategy policy")
+    harvest.add_argument("--max-turn-tokens", type=int, default=256, help="of --strategy policy")
+    harvest.add_argument("--max-response-tokens", type=int, default=2048, help="of --strategy policy")
+    harvest.add_argument("--max-obs-tokens", type=int, default=512, help="of --strategy policy")
     harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge: spread evenly, e.g. 1-5")
     harvest.add_argument(
         "--max-revealing-share", type=float, default=0.2, help="most that put the answer into a query first"

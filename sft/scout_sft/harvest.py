@@ -44,6 +44,8 @@ from scout_sft.strategies import (
     turns_for,
 )
 
+_LIMITS = ("max_turns", "max_turn_tokens", "max_response_tokens", "max_obs_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class HarvestSettings:
@@ -53,7 +55,8 @@ class HarvestSettings:
     too early, with what that search yields. ``keep_unfound``: keep those whose answer no result holds.
     ``strategies``: shares of `strategies.STRATEGIES`. ``searches``: fewest and most searches of a ``bridge``
     demonstration. ``max_revealing_share``: most of the kept ones that may put the answer into a query before
-    a result had it. ``policy``, ``samples``, ``temperature``, ``max_turns``: of the strategy ``policy``.
+    a result had it. ``policy``, ``samples``, ``temperature`` and the limits of an episode are of the
+    strategy ``policy``; give it those that its model was trained with.
     """
 
     server: str = "http://127.0.0.1:5000"
@@ -65,6 +68,9 @@ class HarvestSettings:
     samples: int = 4
     temperature: float = 1.0
     max_turns: int = 6
+    max_turn_tokens: int = 256
+    max_response_tokens: int = 2048
+    max_obs_tokens: int = 512
     early_stop_share: float = 0.6
     keep_unfound: bool = False
     seed: int = 0
@@ -81,13 +87,11 @@ class HarvestSettings:
         if self.searches and not 1 <= self.searches[0] <= self.searches[1] <= MOST_SEARCHES:
             told = f"{self.searches[0]}-{self.searches[1]}"
             raise UserError("--searches", told, f"must ascend from 1 to {MOST_SEARCHES} at most")
-        for name in ("concurrency", "call_timeout_s", "retry_wait_s"):
+        for name in ("concurrency", "call_timeout_s", "retry_wait_s", "samples", *_LIMITS):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')}", getattr(self, name), "must be greater than 0")
         if (self.strategies[0][0] == POLICY) != bool(self.policy):
             raise UserError("--policy", repr(self.policy), f"goes with --strategy {POLICY}, and only with it")
-        if self.samples < 1 or self.max_turns < 1:
-            raise UserError("--samples", f"{self.samples}, {self.max_turns} turns", "must be at least 1")
         if self.retries < 0:
             raise UserError("--retries", self.retries, "must not be negative")
         get_dialect(self.dialect)
@@ -206,7 +210,7 @@ class Player:
 
     rows: list[RLRow]
     open: Callable[[], AbstractAsyncContextManager[Policy]]
-    max_turns: int
+    budget: EpisodeSettings
     finish: Callable[[RLRow, Trace], Finished | None]
 
 
@@ -230,7 +234,8 @@ def _planned(rows: Sequence[RLRow], chosen: dict[str, str], settings: HarvestSet
 
     policy = PlanPolicy(plans, settings.dialect)
     longest = max(len(turns) for turns in plans.values())
-    return Player(planned, lambda: nullcontext(policy), longest, finish)
+    budget = EpisodeSettings(dialect=settings.dialect, max_turns=longest)
+    return Player(planned, lambda: nullcontext(policy), budget, finish)
 
 
 def _sampled(rows: Sequence[RLRow], settings: HarvestSettings) -> Player:
@@ -252,7 +257,7 @@ def _sampled(rows: Sequence[RLRow], settings: HarvestSettings) -> Player:
     return Player(
         list(rows),
         lambda: open_policy(settings.policy, settings.dialect, settings.seed, options),
-        settings.max_turns,
+        EpisodeSettings(settings.dialect, **{name: getattr(settings, name) for name in _LIMITS}),
         finish,
     )
 
@@ -290,7 +295,6 @@ def _by_strategy(
 async def _play(player: Player, journal: Journal, settings: HarvestSettings) -> None:
     """Play what is not finished, round after round, until all is or the server stays away."""
     rows = player.rows
-    budget = EpisodeSettings(dialect=settings.dialect, max_turns=player.max_turns)
     failures_in_a_row, wait_s = 0, settings.retry_wait_s
     with Progress("demonstrations", len(rows), len(journal.finished)) as progress:
         async with (
@@ -303,7 +307,7 @@ async def _play(player: Player, journal: Journal, settings: HarvestSettings) -> 
                 # run_episodes is an async generator: closing it cancels the episodes in flight
                 episodes = cast(
                     "AsyncGenerator[tuple[int, Trace], None]",
-                    run_episodes(pending, policy, tools, budget, labels, settings.concurrency),
+                    run_episodes(pending, policy, tools, player.budget, labels, settings.concurrency),
                 )
                 async for index, trace in episodes:
                     row = pending[index]
@@ -372,7 +376,8 @@ def _fingerprint(rows: Sequence[RLRow], settings: HarvestSettings) -> dict[str, 
         "seed": settings.seed,
     }
     if settings.policy:
-        mark |= {"policy": settings.policy, "samples": settings.samples, "temperature": settings.temperature}
+        names = ("policy", "samples", "temperature", *_LIMITS)
+        mark |= {name: getattr(settings, name) for name in names}
     if settings.strategies != ((PLAN, 1.0),) or settings.searches:  # as before where only plans are played
         mark |= {
             "strategies": [[name, share] for name, share in settings.strategies],
