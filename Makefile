@@ -1,7 +1,7 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor \
+.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval report view doctor \
         test test-slow check check-base bench-learning bench-data constraints clean
 
 RUNS   ?= runs
@@ -63,6 +63,9 @@ data: $(STAMP) ## the made-up world's files; with SOURCE (files, names) and OUT:
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
 	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }; \
 	exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
+
+sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
+	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
