@@ -1,8 +1,8 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval eval-controls \
-        eval-card eval-compare eval-suite eval-export report view doctor test test-slow check check-base bench-learning constraints clean
+.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
+        eval-card eval-compare eval-suite eval-export report view doctor test test-slow check check-base bench-learning bench-data constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -26,6 +26,10 @@ STAGE  ?= sft
 POLICY ?= hf:$(MODEL)
 CONTROL ?= none
 SETS   ?= nq triviaqa popqa hotpotqa 2wikimultihopqa musique bamboogle
+SOURCE ?=
+OUT    ?=
+# questions for bench-data; the made-up world's where there are none
+BENCH_FILES ?=
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -59,10 +63,13 @@ serve-tools: $(STAMP) ## the tool server: BACKEND (bm25, wikipedia) HOST PORT WO
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
-data: $(STAMP) ## the made-up world's files; with SOURCE and OUT: RL rows of a HotpotQA or Search-R1 file
+data: $(STAMP) ## the made-up world's files; with SOURCE (files, names) and OUT: split, mixed, audited RL rows
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
-	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }; \
-	exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
+	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }; \
+	exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
+
+sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
+	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
@@ -133,6 +140,9 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
+	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
 	@requirements/freeze.sh

@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "index": ("scout_tools.index_cli", "build, inspect and evaluate a BM25 index"),
     "cache": ("scout_tools.cache_cli", "look into the search cache, take it elsewhere"),
     "world": ("scout_data.world_cli", "make the made-up world: documents, questions, rows"),
-    "data": ("scout_data.rows_cli", "turn HotpotQA or Search-R1 files into RL rows"),
+    "data": ("scout_data.cli", "RL rows: fetch, make, split, mix, audit, plan"),
     "reward": ("scout_reward.cli", "score trajectories and show the parts of the score"),
     "sft": ("scout_sft.cli", "demonstrations, the tiny model, and the warm-up"),
     "train": ("scout_train.launch", "compose recipes and train with verl"),

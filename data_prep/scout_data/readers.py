@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from scout_data.files import convert, read_json_array, read_json_lines, require_file
-from scout_data.rows import check_answers, check_target, make_row, read_parquet
+from scout_data.rows import check_answers, check_target, make_row, read_parquet, read_rows
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow
+
+KEEP = "keep"  # in place of a prompt's name
 
 
 class Question(msgspec.Struct):
@@ -69,6 +71,36 @@ class _NQOpen(msgspec.Struct):
     answer: list[str]
 
 
+class _QA(msgspec.Struct):
+    """A plain question: the answer as one string or several, under the names in use."""
+
+    question: str
+    answer: str | list[str] | None = None
+    answers: list[str] | None = None
+    golden_answers: list[str] | None = None
+    id: str | int | None = None
+    data_source: str | None = None
+    type: str | None = None
+    level: str | None = None
+    hops: int | None = None
+    facts: list[str] | None = None
+    supporting_titles: list[str] | None = None
+
+
+class _Link(msgspec.Struct):
+    """One look-up of a chain."""
+
+    query: str
+    result: str | None = None
+    think: str | None = None
+
+
+class _LongChain(_QA, kw_only=True):
+    """An internal long-chain question: the look-ups that answer it, in order, so that they can be shown."""
+
+    chain: list[_Link]
+
+
 def read_hotpotqa(path: str | os.PathLike[str]) -> Iterator[Question]:
     """Official HotpotQA JSON: an array of questions with ``supporting_facts``."""
     for index, item in enumerate(read_json_array(path)):
@@ -111,11 +143,57 @@ def read_nq_open(path: str | os.PathLike[str]) -> Iterator[Question]:
         yield _question(where, row.question, row.answer, "answer", "nq", {})
 
 
+def read_qa(path: str | os.PathLike[str]) -> Iterator[Question]:
+    """Plain JSON lines: ``question`` with ``answer``, ``answers`` or ``golden_answers``."""
+    for number, item in read_json_lines(path):
+        where = f"{path}: line {number}"
+        yield _plain(where, convert(item, _QA, where), "qa", {})
+
+
+def read_long_chain(path: str | os.PathLike[str]) -> Iterator[Question]:
+    """As `read_qa`, with ``chain``: ``[{"query", "result"?, "think"?}]``, which becomes the row's plan."""
+    for number, item in read_json_lines(path):
+        where = f"{path}: line {number}"
+        row = convert(item, _LongChain, where)
+        if not row.chain or not all(link.query.strip() for link in row.chain):
+            raise UserError(f"{where}, column chain", row.chain, "needs at least one link, each with a query")
+        oracle = [
+            {
+                "think": link.think or f"I need to look up {link.query}.",
+                "query": link.query,
+                "result": link.result or "",
+            }
+            for link in row.chain
+        ]
+        yield _plain(where, row, "long_chain", {"oracle": oracle, "hops": row.hops or len(row.chain)})
+
+
+def _plain(where: str, row: _QA, data_source: str, extra: dict[str, Any]) -> Question:
+    given = {"answer": row.answer, "answers": row.answers, "golden_answers": row.golden_answers}
+    named = {column: value for column, value in given.items() if value is not None}
+    if len(named) != 1:
+        found = ", ".join(named) or "none"
+        raise UserError(f"{where}, column answer", found, f"needs exactly one of {', '.join(given)}")
+    ((column, value),) = named.items()
+    extra = {
+        "source_id": None if row.id is None else str(row.id),
+        "type": row.type,
+        "level": row.level,
+        "hops": row.hops,
+        "facts": row.facts,
+        "supporting_titles": row.supporting_titles,
+    } | extra
+    answers = [value] if isinstance(value, str) else value
+    return _question(where, row.question, answers, column, row.data_source or data_source, extra)
+
+
 READERS: dict[str, Callable[[str | os.PathLike[str]], Iterator[Question]]] = {
     "hotpotqa": read_hotpotqa,
     "hotpot-contexts": read_hotpot_contexts,
     "search-r1": read_search_r1,
     "nq-open": read_nq_open,
+    "qa": read_qa,
+    "long-chain": read_long_chain,
 }
 
 
@@ -136,8 +214,12 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     keys = set(first) if isinstance(first, dict) else set()
     if {"question_text", "contexts"} & keys:
         return "hotpot-contexts"
-    if {"question", "answer"} & keys:
+    if "question" in keys and "chain" in keys:
+        return "long-chain"
+    if keys == {"question", "answer"} and isinstance(first["answer"], list):
         return "nq-open"
+    if "question" in keys or "answer" in keys:
+        return "qa"
     shown = ", ".join(sorted(keys)) or type(first).__name__
     raise UserError(
         f"{path}: line 1", shown, f"no known file shape; name it with --format {'|'.join(READERS)}"
@@ -149,8 +231,14 @@ def load_rows(
     format_name: str = "auto",
     prompt_name: str = "search_r1",
     split: str = "dev",
+    data_source: str | None = None,
 ) -> list[RLRow]:
     """Every question of a published file as an RL row; ``extra_info.index`` counts the file's rows from 0.
+
+    Args:
+        prompt_name: a prompt of `scout_protocol.prompt`, or `KEEP` for the prompts, ids and ``extra_info``
+            that a parquet file has already.
+        data_source: in place of what the format says.
 
     Raises:
         UserError: one line naming file, row and column.
@@ -158,9 +246,16 @@ def load_rows(
     name = detect_format(path) if format_name == "auto" else format_name
     if name not in READERS:
         raise UserError("format", name, f"choose one of auto, {', '.join(READERS)}")
+    if prompt_name == KEEP:
+        if name != "search-r1":
+            raise UserError(
+                "prompt", KEEP, f"only parquet rows have one, and this is {name}: choose a prompt"
+            )
+        return read_rows(path)
     rows = []
     for index, q in enumerate(READERS[name](path)):
-        rows.append(make_row(q.text, q.golden_answers, prompt_name, q.data_source, split, index, q.extra))
+        source = data_source or q.data_source
+        rows.append(make_row(q.text, q.golden_answers, prompt_name, source, split, index, q.extra))
     return rows
 
 

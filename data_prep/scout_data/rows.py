@@ -62,7 +62,7 @@ def make_row(
     info |= {k: v for k, v in sorted((extra or {}).items()) if v is not None and k not in info}
     return RLRow(
         data_source=data_source,
-        prompt=load_prompt(prompt_name).build(question),
+        prompt=load_prompt(prompt_name).build(question, (extra or {}).get("facts") or ()),
         ability=ABILITY,
         reward_model={"ground_truth": {"target": answers}, "style": "rule"},
         extra_info=info,
@@ -111,13 +111,24 @@ def write_rows(path: str | os.PathLike[str], rows: Sequence[RLRow]) -> None:
         UserError: no rows; an ``extra_info`` key whose values have no common type; an unwritable path.
     """
     import pyarrow as pa
+
+    if not rows:
+        raise UserError(str(path), "0 rows", "nothing was written; check the filter or the source file")
+    schema = row_schema(pa, _extra_info_type(pa, rows))
+    write_table(path, pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], schema=schema))
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write a table as parquet, all or nothing. The same table gives the same bytes.
+
+    Raises:
+        UserError: no rows, or an unwritable path.
+    """
     import pyarrow.parquet as pq
 
     target = Path(path)
-    if not rows:
+    if not table.num_rows:
         raise UserError(str(target), "0 rows", "nothing was written; check the filter or the source file")
-    schema = _schema(pa, _extra_info_type(pa, rows))
-    table = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], schema=schema)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +143,7 @@ def write_rows(path: str | os.PathLike[str], rows: Sequence[RLRow]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _schema(pa: Any, extra_info: pa.DataType) -> pa.Schema:
+def row_schema(pa: Any, extra_info: pa.DataType) -> pa.Schema:
     text, texts = pa.string(), pa.list_(pa.string())
     types = {
         "id": text,
@@ -203,6 +214,16 @@ def read_parquet(path: str | os.PathLike[str], columns: Sequence[str]) -> list[d
     """The named columns of a parquet file, one dict a row.
 
     Raises:
+        UserError: as `load_columns`.
+    """
+    records: list[dict[str, Any]] = load_columns(path, columns).to_pylist()
+    return records
+
+
+def load_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> pa.Table:
+    """The named columns of a parquet file as they are stored.
+
+    Raises:
         UserError: the file is missing, is not parquet or is cut off, lacks a column, or has no rows.
     """
     import pyarrow as pa
@@ -223,8 +244,7 @@ def read_parquet(path: str | os.PathLike[str], columns: Sequence[str]) -> list[d
         raise UserError(str(path), error, "not a readable parquet file: make it again") from error
     if not table.num_rows:
         raise UserError(str(path), "0 rows", "the file is empty: make it again")
-    records: list[dict[str, Any]] = table.to_pylist()
-    return records
+    return table
 
 
 def _without_nulls(value: Any) -> Any:

@@ -6,24 +6,28 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow
 
-FORMATS = ("auto", "hotpotqa", "hotpot-contexts", "search-r1", "nq-open")
+FORMATS = ("auto", "hotpotqa", "hotpot-contexts", "search-r1", "nq-open", "qa", "long-chain")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scout data", description="Questions as RL rows (parquet).")
-    commands = parser.add_subparsers(dest="command", required=True)
+def add(commands: Any) -> None:
+    """The two commands' arguments."""
     rows = commands.add_parser("rows", help="turn a published question file into RL rows")
     rows.add_argument(
-        "--input", required=True, help="HotpotQA json/jsonl, Search-R1 parquet or NQ-open jsonl"
+        "--input",
+        required=True,
+        help="HotpotQA json/jsonl, Search-R1 parquet, or JSON lines with question and answers",
     )
     rows.add_argument("--format", default="auto", choices=FORMATS, help="shape of the input (default: auto)")
-    rows.add_argument("--prompt", default="search_r1", help="prompt file to build prompts from")
+    rows.add_argument(
+        "--prompt", default="search_r1", help="prompt file to build prompts from; keep: the parquet's own"
+    )
     rows.add_argument("--split", default="dev", help="name stored in extra_info.split (default: dev)")
     rows.add_argument("--limit", type=int, help="keep at most this many rows")
     rows.add_argument("--seed", type=int, help="shuffle with this seed before --limit (default: file order)")
@@ -32,12 +36,14 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="add extra_info.oracle: one search per supporting title; rows without titles are dropped",
     )
+    rows.add_argument("--data-source", help="name of the source (default: the format's)")
     rows.add_argument("--output", required=True, help="parquet to write; a manifest is written beside it")
+    rows.set_defaults(run=_rows)
     show = commands.add_parser("show", help="print rows of a parquet and its manifest")
     show.add_argument("file")
     show.add_argument("--start", type=int, default=0, help="first row, from 0")
     show.add_argument("--count", type=int, default=3, help="how many rows")
-    return parser
+    show.set_defaults(run=_show)
 
 
 def with_plans(rows: Sequence[RLRow]) -> list[RLRow]:
@@ -60,8 +66,9 @@ def with_plans(rows: Sequence[RLRow]) -> list[RLRow]:
 def _rows(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from scout_data.manifest import manifest_path, write_manifest
-    from scout_data.readers import detect_format, load_rows
+    from scout_data.columns import read_table
+    from scout_data.manifest import manifest_path, write_manifest, write_table_manifest
+    from scout_data.readers import KEEP, detect_format, load_rows
     from scout_data.rows import write_rows
 
     if args.limit is not None and args.limit < 1:
@@ -71,7 +78,7 @@ def _rows(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     name = detect_format(args.input) if args.format == "auto" else args.format
     with console.status(f"reading {args.input} as {name}"):
-        rows = load_rows(args.input, name, args.prompt, args.split)
+        rows = load_rows(args.input, name, args.prompt, args.split, args.data_source)
         total = len(rows)
         if args.seed is not None:
             random.Random(args.seed).shuffle(rows)
@@ -80,7 +87,12 @@ def _rows(args: argparse.Namespace) -> int:
         rows = rows[: args.limit]
         write_rows(args.output, rows)
         settings = {"split": args.split, "limit": args.limit, "plans": args.plans}
-        write_manifest(args.output, rows, args.prompt, [(name, args.input)], args.seed, settings)
+        sources = [(name, args.input)]
+        if args.prompt == KEEP:
+            settings |= {"prompt": KEEP}
+            write_table_manifest(args.output, read_table(args.output), sources, args.seed, settings)
+        else:
+            write_manifest(args.output, rows, args.prompt, sources, args.seed, settings)
     print(f"{len(rows)} of {total} questions ({name}) -> {args.output}, {manifest_path(args.output)}")
     return 0
 
@@ -115,9 +127,3 @@ def _show(args: argparse.Namespace) -> int:
         console.print(Text(f"no manifest beside it ({manifest.name})", style="yellow"))
     print(f"{len(rows)} rows")
     return 0
-
-
-def main(argv: list[str]) -> int:
-    """Entry point of `scout data`."""
-    args = _parser().parse_args(argv)
-    return _rows(args) if args.command == "rows" else _show(args)

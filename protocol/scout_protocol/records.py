@@ -47,6 +47,8 @@ class SFTRow(msgspec.Struct):
     id: str = ""
     n_searches: int = 0
     complete: bool = True  # False where the demonstration stops before the evidence is complete
+    strategy: str = ""  # how its queries were chosen
+    query_reveals_answer: bool = False  # a query has the answer before any result had it
 
 
 class StopReason(enum.StrEnum):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from scout_protocol.dialect import DIALECTS
+from scout_protocol.errors import UserError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,6 +43,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     harvest.add_argument("--server", default="http://127.0.0.1:5000", help="tool server")
     harvest.add_argument("--limit", type=int, default=0, help="play the first so many rows; 0 plays all")
+    harvest.add_argument(
+        "--strategy",
+        action="append",
+        default=[],
+        metavar="NAME[=SHARE]",
+        help="plan (extra_info.oracle), golden, keywords, bridge, or policy; repeatable (default plan)",
+    )
+    harvest.add_argument("--policy", default="", help="of --strategy policy: hf:PATH or openai:MODEL@URL")
+    harvest.add_argument("--samples", type=int, default=4, help="tries per question of --strategy policy")
+    harvest.add_argument("--temperature", type=float, default=1.0, help="of --strategy policy")
+    harvest.add_argument("--max-turns", type=int, default=6, help="of --strategy policy")
+    harvest.add_argument("--max-turn-tokens", type=int, default=256, help="of --strategy policy")
+    harvest.add_argument("--max-response-tokens", type=int, default=2048, help="of --strategy policy")
+    harvest.add_argument("--max-obs-tokens", type=int, default=512, help="of --strategy policy")
+    harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge: spread evenly, e.g. 1-5")
+    harvest.add_argument(
+        "--max-revealing-share", type=float, default=0.2, help="most that put the answer into a query first"
+    )
+    harvest.add_argument(
+        "--exclude", type=Path, action="append", default=[], help="rows not to demonstrate: RL validation"
+    )
     harvest.add_argument(
         "--early-stop-share", type=float, default=0.6, help="stop too early, at each place they could"
     )
@@ -126,19 +148,54 @@ def _init(corpus: Path, rows: Path, out: Path, dialect: str, **sizes: int) -> in
     return 0
 
 
-def _harvest(rows: Path, out: Path, limit: int, **options: object) -> int:
+def _harvest(
+    rows: Path,
+    out: Path,
+    limit: int,
+    strategy: list[str],
+    searches: str | None,
+    exclude: list[Path],
+    **options: object,
+) -> int:
     from scout_data.rows import read_rows
+    from scout_sft.card import write_card
     from scout_sft.harvest import HarvestSettings, harvest
+    from scout_sft.strategies import parse_shares
+    from scout_sft.unique import unique
 
-    questions = read_rows(rows)
-    result = harvest(questions[:limit] if limit > 0 else questions, out, HarvestSettings(**options))  # type: ignore[arg-type]
-    searches = ", ".join(f"{n} with {k}" for k, n in result.searches.items())
-    print(f"{out}: {result.kept} demonstrations ({result.early} stop too early); searches: {searches}")
+    settings = HarvestSettings(
+        strategies=tuple(parse_shares("--strategy", strategy).items()),
+        searches=_low_high(searches),
+        **options,  # type: ignore[arg-type]
+    )
+    questions, left_out = unique(read_rows(rows), exclude)
+    result = harvest(questions[:limit] if limit > 0 else questions, out, settings)
+    by_number = ", ".join(f"{n} with {k}" for k, n in result.searches.items())
+    print(f"{out}: {result.kept} demonstrations ({result.early} stop too early); searches: {by_number}")
+    for name, n in left_out.items():
+        print(f"left out, {name}: {n}")
+    for name, counts in result.by_strategy.items():
+        share = counts["in context"] / counts["questions"]
+        print(
+            f"{name}: answer in the results of {counts['in context']} of {counts['questions']} questions "
+            f"({share:.1%}), {counts['kept']} kept"
+        )
+    print(f"query reveals the answer: {result.revealing} of {result.kept}")
     for reason, n in result.rejected.items():
         print(f"rejected, {reason}: {n}")
     if result.resumed:
         print(f"{result.resumed} of them from an earlier run")
+    write_card(out, result, left_out)
     return 0
+
+
+def _low_high(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, _, high = text.partition("-")
+    if not low.isdecimal() or not high.isdecimal():
+        raise UserError("--searches", text, "give two numbers, e.g. 1-5")
+    return int(low), int(high)
 
 
 def _train(model: Path, demos: Path, out: Path, overrides: list[str], **options: object) -> int:

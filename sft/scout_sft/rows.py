@@ -14,7 +14,9 @@ from scout_protocol.records import SFTRow
 
 COLUMNS: tuple[str, ...] = tuple(SFTRow.__struct_fields__)
 # Written by Scout before these existed, or by another tool: their defaults are used.
-OPTIONAL: frozenset[str] = frozenset({"data_source", "id", "n_searches", "complete"})
+OPTIONAL: frozenset[str] = frozenset(
+    {"data_source", "id", "n_searches", "complete", "strategy", "query_reveals_answer"}
+)
 
 
 def _schema() -> Any:
@@ -34,6 +36,8 @@ def _schema() -> Any:
             ("id", pa.string()),
             ("n_searches", pa.int64()),
             ("complete", pa.bool_()),
+            ("strategy", pa.string()),
+            ("query_reveals_answer", pa.bool_()),
         ]
     )
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scout_data.cli import main
 from scout_data.readers import detect_format, load_rows
 from scout_data.rows import make_row, read_rows, write_rows
-from scout_data.rows_cli import main
 from scout_protocol.errors import UserError
 from scout_protocol.prompt import load_prompt
 
@@ -263,3 +263,71 @@ def test_two_publications_of_nq_dev_agree() -> None:
         sorted((r.question.rstrip("?"), r.golden_answers) for r in load_rows(p)) for p in (parquet, jsonl)
     )
     assert ours == theirs
+
+
+def test_plain_questions_and_their_names_for_answers(tmp_path: Path) -> None:
+    source = put(
+        tmp_path,
+        lines(
+            {"question": "q1", "answer": "a"},
+            {"question": "q2", "answers": ["a", "b"], "id": 7, "type": "bridge", "level": "hard", "hops": 2},
+            {"question": "q3", "golden_answers": ["c"], "data_source": "mine"},
+        ),
+    )
+    assert detect_format(source) == "qa"
+    rows = load_rows(source)
+    assert [row.golden_answers for row in rows] == [["a"], ["a", "b"], ["c"]]
+    assert [row.data_source for row in rows] == ["qa", "qa", "mine"]
+    assert rows[1].extra_info | {"index": 0} == {
+        "index": 0,
+        "split": "dev",
+        "question": "q2",
+        "source_id": "7",
+        "type": "bridge",
+        "level": "hard",
+        "hops": 2,
+    }
+    assert {row.data_source for row in load_rows(source, data_source="ours")} == {"ours"}
+
+
+def test_long_chains_become_plans_and_facts_reach_the_prompt(tmp_path: Path) -> None:
+    item = {
+        "question": "Who was the father of the founder of X?",
+        "answer": "Byron",
+        "facts": ["X was founded by Ada"],
+        "chain": [{"query": "X", "result": "Ada"}, {"query": "Ada", "think": "Now Ada.", "result": "Byron"}],
+    }
+    source = put(tmp_path, lines(item))
+    assert detect_format(source) == "long-chain"
+    (row,) = load_rows(source, "auto", "fact_list", "train")
+    assert (row.data_source, row.extra_info["hops"]) == ("long_chain", 2)
+    assert row.extra_info["oracle"] == [
+        {"think": "I need to look up X.", "query": "X", "result": "Ada"},
+        {"think": "Now Ada.", "query": "Ada", "result": "Byron"},
+    ]
+    assert row.prompt[-1]["content"].startswith("Fact list:\n- X was founded by Ada\n")
+    write_rows(tmp_path / "x.parquet", [row])
+    assert read_rows(tmp_path / "x.parquet") == [row]
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "told"),
+    [
+        ("qa", {"question": "q"}, "line 1, column answer"),
+        ("qa", {"question": "q", "answer": "a", "answers": ["a"]}, "needs exactly one of"),
+        ("qa", {"question": "q", "answer": ""}, "line 1, column answer"),
+        ("qa", {"question": "q", "answer": 3}, "line 1, column answer"),
+        ("long-chain", {"question": "q", "answer": "a", "chain": []}, "column chain"),
+        ("long-chain", {"question": "q", "answer": "a", "chain": [{"query": " "}]}, "column chain"),
+        ("long-chain", {"question": "q", "answer": "a"}, "column chain"),
+    ],
+)
+def test_bad_plain_questions(tmp_path: Path, name: str, item: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_rows(put(tmp_path, lines(item)), name)
+    assert told in str(caught.value)
+
+
+def test_a_prompt_can_only_be_kept_where_there_is_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="choose a prompt"):
+        load_rows(put(tmp_path, lines(NQ)), "auto", "keep")

@@ -17,7 +17,7 @@ FOLDER = Path(scout_protocol.__file__).parent / "prompts"
 
 
 def test_the_promised_prompts_are_there() -> None:
-    assert {"search_r1", "system_user", "react", "brief"} <= set(prompt_names())
+    assert {"search_r1", "system_user", "react", "react_user", "brief", "fact_list"} == set(prompt_names())
     assert prompt_names() == sorted(p.stem for p in FOLDER.glob("*.txt"))
 
 
@@ -65,7 +65,8 @@ def test_an_empty_question_is_refused(question: str) -> None:
 
 def test_an_unknown_prompt_names_the_known_ones() -> None:
     with pytest.raises(
-        UserError, match=r"prompt: \.\./x: choose one of brief, react, search_r1, system_user"
+        UserError,
+        match=r"prompt: \.\./x: choose one of brief, fact_list, react, react_user, search_r1, system_user",
     ):
         load_prompt("../x")
 
@@ -77,3 +78,20 @@ def test_a_built_prompt_is_recognised_and_an_edited_one_is_not(name: str) -> Non
     assert found is not None and (found.name, len(found.sha256)) == (name, 64)
     messages[-1]["content"] += " "
     assert recognise(messages, "Who wrote {question}?") is None
+
+
+def test_facts_are_listed_and_a_question_cannot_open_a_slot() -> None:
+    prompt = load_prompt("fact_list")
+    messages = prompt.build("What of {facts}?", ["Paris is in\nFrance", "the mayor of {question} is B"])
+    assert messages[-1]["content"] == (
+        "Fact list:\n- Paris is in France\n- the mayor of {question} is B\n\nQuestion: What of {facts}?"
+    )
+    assert recognise(messages, "What of {facts}?") == prompt
+    assert prompt.build("q")[-1]["content"] == "Fact list:\n- none yet\n\nQuestion: q"
+    messages[-1]["content"] = messages[-1]["content"].replace("- Paris", "Paris")
+    assert recognise(messages, "What of {facts}?") is None
+
+
+def test_prompts_without_a_fact_list_leave_facts_out() -> None:
+    assert load_prompt("brief").build("q", ["x"]) == load_prompt("brief").build("q")
+    assert [n for n in prompt_names() if load_prompt(n).has_facts] == ["fact_list"]

@@ -76,7 +76,8 @@ def check_model(folder: Path, tokens: int) -> int:
 
 
 def check_rows(name: str, path: str, at_least: int) -> None:
-    """A parquet file with the columns of an RL row and at least so many rows."""
+    """A parquet file with the columns of an RL row and at least so many rows, that no audit has refused."""
+    from scout_data.audit import refusal
     from scout_data.rows import read_rows
 
     rows = read_rows(path)
@@ -84,6 +85,9 @@ def check_rows(name: str, path: str, at_least: int) -> None:
         raise UserError(
             f"{name} {path}", f"{len(rows)} rows", f"a step needs {at_least} (data.train_batch_size)"
         )
+    if reason := refusal(path):
+        remedy = "its audit refused it: mend it (scout data mix), or audit it again with --allow FINDING"
+        raise UserError(f"{name} {path}", reason, remedy)
 
 
 def check_tools(url: str, timeout_s: float = 5.0) -> None:
