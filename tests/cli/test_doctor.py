@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from scout_cli import doctor
 from scout_cli.machine import Machine, probe, require
@@ -92,8 +93,8 @@ def test_packages_below_the_needed_extra_are_required() -> None:
 def test_every_requirement_of_the_project_is_looked_at() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(r for e in project["optional-dependencies"].values() for r in e)]
-    names = {re.split(r"[^\w-]", r)[0].lower() for r in wanted} - {"scout-rl"}
-    assert {f.name.lower() for f in doctor.check_packages("dev")} == names
+    names = {canonicalize_name(Requirement(r).name) for r in wanted} - {"scout-rl"}
+    assert {canonicalize_name(f.name) for f in doctor.check_packages("dev")} == names
     pins = dict(r.split("==") for r in wanted if "==" in r)
     assert pins["verl"] == "0.9.1"
 
