@@ -97,6 +97,4 @@ def check_reload(folder: Path) -> None:
     ids = tokenizer("a", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         if not torch.isfinite(model(input_ids=ids).logits).all():
-            raise UserError(
-                "export", folder, "is not finite: lower the learning rate and train again"
-            )
+            raise UserError("export", folder, "is not finite: lower the learning rate and train again")
