@@ -44,7 +44,7 @@ quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAP
 
 real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 	@[ -n "$(HOTPOT)" ] || { echo "real: HOTPOT is not set: name a HotpotQA file, e.g. make real HOTPOT=path/to/hotpot_dev_500.jsonl" >&2; exit 2; }
-	@[ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
+	@[ -f "$(HOTPOT)" ] && [ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
 	@$(MAKE) --no-print-directory setup
 	@$(FITS)
 	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)
@@ -58,7 +58,7 @@ index: $(STAMP) ## a BM25 index: CORPUS INDEX
 data: $(STAMP) ## the made-up world's files; with SOURCE and OUT: RL rows of a HotpotQA or Search-R1 file
 	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
 	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/rows.parquet" >&2; exit 2; }; \
-	exec $(SCOUT) data rows "$(SOURCE)" --output "$(OUT)" $(ARGS)
+	exec $(SCOUT) data rows --input "$(SOURCE)" --output "$(OUT)" $(ARGS)
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
