@@ -52,7 +52,7 @@ quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAP
 
 real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 	@[ -n "$(HOTPOT)" ] || { echo "real: HOTPOT is not set: name a HotpotQA file, e.g. make real HOTPOT=path/to/hotpot_dev_500.jsonl" >&2; exit 2; }
-	@[ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
+	@[ -f "$(HOTPOT)" ] && [ -r "$(HOTPOT)" ] || { echo "real: HOTPOT: $(HOTPOT): no such file: name a HotpotQA file" >&2; exit 2; }
 	@$(MAKE) --no-print-directory setup
 	@$(FITS)
 	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scout_agent.model_folder import weights_bytes
 from scout_agent.policy import Policy
 from scout_protocol.errors import UserError
 
@@ -37,7 +38,8 @@ def check_spec(spec: str) -> tuple[str, str]:
         return kind, ""
     if kind == "hf" and argument:
         if not (Path(argument) / "config.json").is_file():
-            raise UserError("policy", spec, "is not a model folder (no config.json)")
+            raise UserError("policy", spec, "is not a model folder (no config.json): `scout sft` makes one")
+        weights_bytes(Path(argument), "policy")
         return kind, argument
     model, at, url = argument.rpartition("@")
     if kind == "openai" and model and at and url:

@@ -47,6 +47,34 @@ def export_model(source: Path, start_model: Path, out: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def weights_bytes(folder: Path, field: str = "--model") -> int:
+    """The size of a model folder's weights, all files together.
+
+    A safetensors file that was cut off would otherwise be found out a minute later, inside a worker.
+
+    Raises:
+        UserError: there are no weights, or a safetensors file is not as long as its header says.
+    """
+    files = [p for pattern in ("*.safetensors", "*.bin") for p in sorted(folder.glob(pattern))]
+    if not files:
+        raise UserError(field, folder, "has no weights (*.safetensors): make or fetch the model again")
+    for weights in files:
+        if weights.suffix != ".safetensors":
+            continue
+        try:
+            with weights.open("rb") as file:
+                size = weights.stat().st_size
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(length, size)))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            whole = bool(ends) and 8 + length + max(ends) == size
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            whole = False
+        if not whole:
+            raise UserError(field, weights, "is damaged or cut off: make or fetch the model again")
+    return sum(p.stat().st_size for p in files)
+
+
 def stored_dtype(weights: Path) -> str:
     """The type of the numbers in a safetensors file, as transformers writes it in a configuration.
 

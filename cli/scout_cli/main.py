@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import errno
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 from scout_protocol.errors import UserError
 
@@ -44,13 +48,29 @@ def usage() -> str:
     return "\n".join(lines)
 
 
+@contextlib.contextmanager
+def _usage_errors_as_one_line() -> Iterator[None]:
+    """argparse prints the whole usage before what is wrong; `--help` is where that belongs."""
+
+    def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise UserError("arguments", message, f"`{parser.prog} --help` lists them")
+
+    original = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.error = original  # type: ignore[method-assign]
+
+
 def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
     if args[0] not in COMMANDS:
         raise UserError("command", repr(args[0]), f"choose one of {', '.join(COMMANDS)}")
-    status = int(importlib.import_module(COMMANDS[args[0]][0]).main(args[1:]))
+    with _usage_errors_as_one_line():
+        status = int(importlib.import_module(COMMANDS[args[0]][0]).main(args[1:]))
     sys.stdout.flush()  # here, so that a reader who went away is noticed inside the try below
     return status
 

@@ -198,13 +198,26 @@ class Pipeline:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UserError("--run", self.folder, "is in use by another process: wait for it") from error
-            saved = self.folder / "settings.json"
-            if not saved.is_file():
-                _write_json(saved, self.settings)
-            elif json.loads(saved.read_text()) != self.settings:
-                remedy = "holds a run with other settings: choose another folder or delete it"
-                raise UserError("--run", self.folder, remedy)
-            yield
+            self._claim()
+            try:
+                yield
+            finally:
+                if not self.stamps():  # a first stage that failed on wrong input leaves the folder to any run
+                    self._stamps_file.unlink(missing_ok=True)
+                    (self.folder / "settings.json").unlink(missing_ok=True)
+
+    def _claim(self) -> None:
+        """Write down the settings; refuse where stages of a run with others are finished."""
+        saved = self.folder / "settings.json"
+        known = _read_json(saved) if saved.is_file() else None
+        if known == self.settings:
+            return
+        if known is not None and self.stamps():
+            remedy = "holds a run with other settings: choose another folder or delete it"
+            raise UserError("--run", self.folder, remedy)
+        if known is not None:
+            self._stamps_file.unlink(missing_ok=True)
+        _write_json(saved, self.settings)
 
     @property
     def _stamps_file(self) -> Path:
@@ -214,7 +227,7 @@ class Pipeline:
         """``{stage: {wall_s, cpu_s, done_at}}`` of the finished stages; times of all attempts together."""
         if not self._stamps_file.is_file():
             return {}
-        loaded: dict[str, dict[str, Any]] = json.loads(self._stamps_file.read_text())
+        loaded: dict[str, dict[str, Any]] = _read_json(self._stamps_file)
         return {name: stamp for name, stamp in loaded.items() if stamp.get("done_at")}
 
     def run(self, stages: Sequence[Stage], start: int = 0, stop: int | None = None) -> None:
@@ -237,7 +250,7 @@ class Pipeline:
             self._run_stage(stage)
 
     def _run_stage(self, stage: Stage) -> None:
-        every = json.loads(self._stamps_file.read_text()) if self._stamps_file.is_file() else {}
+        every = _read_json(self._stamps_file) if self._stamps_file.is_file() else {}
         before = every.get(stage.name, {"wall_s": 0.0, "cpu_s": 0.0})
         wall, cpu_s, code = time.monotonic(), 0.0, 0
         for command in stage.commands:
@@ -257,6 +270,13 @@ class Pipeline:
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(str(path), error, "is damaged: delete the run's folder or choose another") from error
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scout_cli.machine import probe, require
 from scout_cli.pipeline import Command, Pipeline, Stage, StageFailedError, tool_server
 from scout_protocol.errors import UserError
 
@@ -24,6 +25,7 @@ MAX_TURN_TOKENS = 64
 MAX_OBS_TOKENS = 96
 MAX_RESPONSE_TOKENS = 384
 EVAL_BATCH = 100
+MIN_DISK_FREE_GIB = 1.0  # a finished run holds 0.2; the packages are there already
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,12 +153,13 @@ def main(argv: list[str]) -> int:
     """Run the whole job; returns the exit status of the first command that fails.
 
     Raises:
-        UserError: the folder is in use or holds another run.
+        UserError: the machine is too small, or the folder is in use or holds another run.
     """
     args = _parser().parse_args(argv)
     run: Path = args.run
     settings: dict[str, Any] = {k: v for k, v in vars(args).items() if k != "run"}
     pipeline = Pipeline(run, settings)
+    require(probe(run), min_disk_free_gib=MIN_DISK_FREE_GIB)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     try:

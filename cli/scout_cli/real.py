@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from scout_cli.machine import probe, require
 from scout_cli.pipeline import Command, Pipeline, Stage, StageFailedError, tool_server
 from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.errors import UserError
@@ -24,6 +25,7 @@ RL_STEPS = 5
 N_ORACLE = 50
 TOPK = 3
 MAX_OBS_TOKENS = 192
+MIN_DISK_FREE_GIB = 1.0  # of the run; the packages are there already
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,13 +153,14 @@ def main(argv: list[str]) -> int:
     """Run the whole path; returns the exit status of the first command that fails.
 
     Raises:
-        UserError: the file is missing, or the folder is in use or holds another run.
+        UserError: the file is missing, the machine is too small, or the folder is in use or of another run.
     """
     args = _parser().parse_args(argv)
     run: Path = args.run
     if not args.hotpot.is_file():
         raise UserError("--hotpot", args.hotpot, "no such file: name a HotpotQA file")
     pipeline = Pipeline(run, {"hotpot": str(args.hotpot.resolve()), "seed": args.seed})
+    require(probe(run), min_disk_free_gib=MIN_DISK_FREE_GIB)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     try:

@@ -152,6 +152,7 @@ def init_model(
     Raises:
         UserError: ``out`` holds something else, or the vocabulary is too small.
     """
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     dialect = get_dialect(dialect_name)
@@ -181,8 +182,11 @@ def init_model(
         tokenizer.save_pretrained(partial)
         (partial / NOTE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         partial.replace(out)
-    except OSError as error:
-        raise UserError("--out", out, f"cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise UserError(
+            "--out", out, f"cannot be written: {why}: free some space or choose another folder"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return facts

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scout_agent.model_folder import export_model
+from scout_agent.model_folder import export_model, weights_bytes
 from scout_protocol.errors import UserError
 from scout_protocol.records import SFTRow
 from scout_sft import checkpoints as saved
@@ -199,13 +199,15 @@ def _check_inputs(model: Path, settings: TrainSettings) -> None:
             raise UserError(
                 "--model", model, f"is not a model folder (no {name}): make one with `scout sft init`"
             )
-    if importlib.util.find_spec("verl") is None:
+    weights_bytes(model)
+    if not _installed("verl"):
         raise UserError("verl", "not installed", "run `make setup` in the checkout")
-    if (
-        settings.device == "cpu"
-        and importlib.util.find_spec(settings.platform_module.partition(".")[0]) is None
-    ):
+    if settings.device == "cpu" and not _installed(settings.platform_module.partition(".")[0]):
         raise UserError("--platform-module", settings.platform_module, "cannot be imported: run `make setup`")
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _fingerprint(model: Path, demos: Path, settings: TrainSettings) -> dict[str, Any]:

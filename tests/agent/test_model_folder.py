@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from scout_agent.model_folder import export_model  # noqa: E402
+from scout_agent.model_folder import export_model, weights_bytes  # noqa: E402
 from scout_protocol.errors import UserError  # noqa: E402
 
 
@@ -76,3 +76,26 @@ def test_a_broken_checkpoint_leaves_the_earlier_export(folders: Any, tmp_path: P
         export_model(source, start, tmp_path / "out")
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ckpt", "out", "start"]
+
+
+def test_weights_are_measured_and_cut_off_ones_are_refused(folders: Any) -> None:
+    _, start, _ = folders
+    weights = start / "model.safetensors"
+    size = weights.stat().st_size
+    assert weights_bytes(start) == size
+    whole = weights.read_bytes()
+    for damaged in (
+        whole[:-1],
+        whole[:1000],
+        whole[:4],
+        b"",
+        whole + b"x",
+        b"\xff" * size,
+        b"version https://git",
+    ):
+        weights.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"model\.safetensors: is damaged or cut off"):
+            weights_bytes(start)
+    weights.unlink()
+    with pytest.raises(UserError, match="has no weights"):
+        weights_bytes(start)

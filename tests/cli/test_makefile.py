@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,40 @@ def _order() -> list[str]:
 @pytest.mark.parametrize("target", sorted(set(TARGETS) - NO_SETUP))
 def test_each_target_does_the_set_up_that_it_needs(target: str) -> None:
     assert re.search(rf"^{target}: \$\(STAMP\) ## ", MAKEFILE, re.MULTILINE)
+
+
+RECIPE = re.compile(r"\.venv/bin/scout (\w+(?: [a-z]\w*)?) (.*)")
+CASES = [
+    ("index", "CORPUS=c.jsonl"),
+    ("data", ""),
+    ("data", "SOURCE=s.json OUT=o.parquet"),
+    ("sft", "RUN=/no/such/run"),
+    ("train-grpo", ""),
+    ("train-dapo", ""),
+    ("eval", ""),
+    ("report", ""),
+    ("view", ""),
+    ("serve-tools", ""),
+]
+
+
+@pytest.mark.parametrize(("target", "settings"), CASES)
+def test_the_commands_of_a_target_are_ones_that_scout_takes(target: str, settings: str) -> None:
+    """Every line with `scout` in it, as the shell would get it: the command's own parser must accept it."""
+    shown = _make("-n", target, *settings.split())
+    assert shown.returncode == 0, shown.stderr
+    lines = [m for part in re.split(r"[;\n]|\|\|", shown.stdout) if (m := RECIPE.search(part))]
+    assert lines
+    for line in lines:
+        words = shlex.split(line[0].replace("$PPID", "1"))[1:]
+        # If the last, wrong option alone is complained about, what stands before it was accepted.
+        done = subprocess.run(
+            [sys.executable, "-m", "scout_cli.main", *words, "--no-such-option"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "arguments: unrecognized arguments: --no-such-option:" in done.stderr, (words, done.stderr)
 
 
 @pytest.mark.parametrize(

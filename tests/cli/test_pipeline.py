@@ -74,6 +74,8 @@ def test_a_failed_stage_keeps_the_earlier_ones_and_can_be_mended(
 
 def test_a_folder_belongs_to_one_run_and_one_process(tmp_path: Path) -> None:
     first = Pipeline(tmp_path, {"seed": 0})
+    with first.opened():
+        first.run([_world(tmp_path)])
     with (
         first.opened(),
         pytest.raises(UserError, match="in use by another process"),
@@ -84,6 +86,51 @@ def test_a_folder_belongs_to_one_run_and_one_process(tmp_path: Path) -> None:
         pass
     with first.opened():
         pass
+
+
+def test_a_first_stage_that_fails_leaves_the_folder_to_any_run(tmp_path: Path) -> None:
+    broken = Stage(
+        "index", "index", [("index", "build", tmp_path / "none.jsonl", "--index", tmp_path / "i")], 1
+    )
+    wrong = Pipeline(tmp_path, {"hotpot": "none.jsonl"})
+    with pytest.raises(StageFailedError), wrong.opened():
+        wrong.run([broken])
+    assert [path.name for path in tmp_path.iterdir()] == [".pipeline.lock"]
+    # The same after kill -9, which leaves the settings there.
+    (tmp_path / "settings.json").write_text('{"hotpot": "none.jsonl"}')
+    right = Pipeline(tmp_path, {"hotpot": "some.jsonl"})
+    with right.opened():
+        right.run([_world(tmp_path)])
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"hotpot": "some.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["settings.json", "stages.json"])
+def test_a_damaged_file_of_a_run_is_said(tmp_path: Path, name: str) -> None:
+    pipeline = Pipeline(tmp_path, {})
+    with pipeline.opened():
+        pipeline.run([_world(tmp_path)])
+    (tmp_path / name).write_text("{")
+    with pytest.raises(UserError, match=f"{name}: .*damaged: delete the run's folder"), pipeline.opened():
+        pipeline.run([_index(tmp_path)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs affinity masks")
+@pytest.mark.parametrize("command", [("quickstart",), ("real", "--hotpot", __file__)])
+def test_one_core_is_refused_before_anything_is_written(tmp_path: Path, command: tuple[str, ...]) -> None:
+    def one_core() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    done = subprocess.run(
+        [sys.executable, "-m", "scout_cli.main", *command, "--run", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={k: v for k, v in os.environ.items() if k != "SCOUT_SMALL_MACHINE"},
+        preexec_fn=one_core,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"scout {command[0]}: cores: 1: needs 2") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unusable_folder_is_said(tmp_path: Path) -> None:
@@ -188,5 +235,6 @@ def test_quickstart_stages_are_the_whole_job_in_order(tmp_path: Path) -> None:
 
 def test_quickstart_refuses_a_folder_of_other_settings(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps({"seed": 9}))
+    (tmp_path / "stages.json").write_text(json.dumps({"world": {"done_at": "2026-01-01T00:00:00+00:00"}}))
     with pytest.raises(UserError, match="other settings"):
         main(["--run", str(tmp_path)])

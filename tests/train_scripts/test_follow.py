@@ -23,6 +23,10 @@ from scout_train.follow import Follower, failure, step_line
             "ray.exceptions.ActorDiedError: The actor died.",
         ),
         ("  warnings.warn(ModuleNotFoundError('x'))\nlast words\n\n", "last words"),
+        (
+            "E rpc_client.h: Failed to connect\n[scout] CPU seconds of all processes: 3\n",
+            "E rpc_client.h: Failed to connect",
+        ),
         ("", "the log is empty"),
     ],
 )

@@ -180,7 +180,7 @@ def _array_items(first: bytes, stream: io.BufferedIOBase, path: Path) -> Iterato
                 buffer, at = buffer[at:], 0
                 if ended or len(buffer) > _MAX_ITEM_CHARS:
                     where = f"{path}:item {item + 1}"
-                    raise UserError("source", where, f"not valid JSON ({error.msg})") from error
+                    raise UserError("source", where, f"not valid JSON ({error.msg}): cut off?") from error
                 # Doubling what is read keeps the repeated decoding of a long item linear.
                 more = text.read(max(_CHUNK_CHARS, len(buffer)))
                 ended, buffer = not more, buffer + more
@@ -215,7 +215,7 @@ def _detect(raw: bytes, where: str) -> str:
     try:
         record = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError("source", where, f"not valid JSON ({error})") from error
+        raise UserError("source", where, f"not valid JSON ({error}): {_HELP}") from error
     if isinstance(record, dict):
         for key, layout in (("contexts", "contexts"), ("context", "hotpot"), ("contents", "wiki18")):
             if key in record:

@@ -93,6 +93,7 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    from scout_tools.backends.base import BackendError
     from scout_tools.backends.bm25 import BM25Backend
     from scout_tools.index_eval import evaluate, read_questions
     from scout_tools.progress import bar
@@ -102,8 +103,11 @@ def _eval(args: argparse.Namespace) -> int:
         questions = questions[: args.limit]
     backend = BM25Backend(args.index)
     start = time.monotonic()
-    with bar("searching", len(questions)) as advance:
-        quality = evaluate(backend, questions, lambda: advance(1))
+    try:
+        with bar("searching", len(questions)) as advance:
+            quality = evaluate(backend, questions, lambda: advance(1))
+    except BackendError as error:
+        raise _unreadable(args.index, error) from error
     ms = (time.monotonic() - start) * 1000 / quality.n_questions
     print(f"questions                {quality.n_questions}")
     for k, value in quality.recall.items():
@@ -113,12 +117,24 @@ def _eval(args: argparse.Namespace) -> int:
     return 0
 
 
+def _unreadable(index: Path, error: Exception) -> UserError:
+    return UserError(
+        "index", index, f"is damaged ({error}); rebuild it: scout index build --index {index} SOURCE"
+    )
+
+
 def _search(args: argparse.Namespace) -> int:
+    from scout_tools.backends.base import BackendError
     from scout_tools.backends.bm25 import BM25Backend
 
     if not args.query.strip():
         raise UserError("query", repr(args.query), "must not be empty")
-    (documents,) = BM25Backend(args.index).search_now([args.query], args.topk)
+    if args.topk < 1:
+        raise UserError("--topk", args.topk, "must be at least 1")
+    try:
+        (documents,) = BM25Backend(args.index).search_now([args.query], args.topk)
+    except BackendError as error:
+        raise _unreadable(args.index, error) from error
     for document in documents:
         print(f"{document.score:7.3f}  {document.title}  [{document.id}]\n         {document.text}")
     if not documents:

@@ -12,6 +12,7 @@ from scout_protocol.errors import UserError
 from scout_tools.backends.bm25 import BM25Backend
 
 DEPTH = 10
+_NEEDS = "needs question and supporting_facts (HotpotQA's official file), or question_text and contexts"
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -38,7 +39,9 @@ def read_questions(path: Path) -> list[Question]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UserError("--questions", path, f"cannot be read ({error.strerror})") from error
+        raise UserError(
+            "--questions", path, f"cannot be read ({error.strerror}): name a HotpotQA file"
+        ) from error
     questions = []
     for where, record in _records(raw, path):
         try:
@@ -49,13 +52,15 @@ def read_questions(path: Path) -> list[Question]:
                 titles = {title for title, _ in record["supporting_facts"]}
                 text = record["question"]
         except (KeyError, TypeError, ValueError) as error:
-            remedy = f"lacks {error}: needs question and supporting_facts, or question_text and contexts"
+            remedy = f"lacks {error}: {_NEEDS}"
             raise UserError("--questions", where, remedy) from error
         if not isinstance(text, str) or not text.strip() or not titles:
-            raise UserError("--questions", where, "an empty question, or one without supporting titles")
+            raise UserError(
+                "--questions", where, "an empty question, or one without supporting titles: mend or remove it"
+            )
         questions.append(Question(text, frozenset(titles)))
     if not questions:
-        raise UserError("--questions", path, "holds no question")
+        raise UserError("--questions", path, f"holds no question: {_NEEDS}")
     return questions
 
 
@@ -72,7 +77,7 @@ def _records(raw: bytes, path: Path) -> Iterator[tuple[str, Any]]:
                 yield where, msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(
-            "--questions", where if b"\n" in raw else path, f"not valid JSON ({error})"
+            "--questions", where if b"\n" in raw else path, f"not valid JSON ({error}): {_NEEDS}"
         ) from error
 
 

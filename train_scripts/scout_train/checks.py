@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from scout_agent.model_folder import weights_bytes
 from scout_protocol.errors import UserError
 
 VERL = "0.9.1"
@@ -59,9 +60,7 @@ def check_model(folder: Path, tokens: int) -> int:
         described: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(str(config), error, "must be JSON") from error
-    weights = [p for pattern in ("*.safetensors", "*.bin") for p in folder.glob(pattern)]
-    if not weights:
-        raise UserError("--model", folder, "has no weights (*.safetensors)")
+    size_bytes = weights_bytes(folder)
     tokenizer = folder / "tokenizer_config.json"
     if not tokenizer.is_file():
         raise UserError("--model", folder, "has no tokenizer_config.json")
@@ -72,7 +71,7 @@ def check_model(folder: Path, tokens: int) -> int:
         raise UserError(
             "data.max_prompt_length + data.max_response_length", tokens, f"this model holds {room} positions"
         )
-    return sum(p.stat().st_size for p in weights)
+    return size_bytes
 
 
 def check_rows(name: str, path: str, at_least: int) -> None:

@@ -24,7 +24,8 @@ def failure(log_path: Path) -> str:
         for line in reversed(lines):
             if found := pattern.search(line):
                 return found.group(1).strip()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "the log is empty")
+    said = (line.strip() for line in reversed(lines))
+    return next((line for line in said if line and not line.startswith("[scout]")), "the log is empty")
 
 
 class Follower:
