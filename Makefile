@@ -64,9 +64,12 @@ index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)
 
 data: $(STAMP) ## the made-up world's files; with SOURCE (files, names) and OUT: split, mixed, audited RL rows
-	@if [ -z "$(SOURCE)" ]; then exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS); fi; \
-	[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }; \
-	exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
+ifeq ($(strip $(SOURCE)),)
+	@exec $(SCOUT) world make --out "$(RUN)/world" $(ARGS)
+else
+	@[ -n "$(OUT)" ] || { echo "data: OUT is not set: e.g. make data SOURCE=hotpot_dev.json OUT=runs/data" >&2; exit 2; }
+	@exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
+endif
 
 sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
 	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
