@@ -39,6 +39,7 @@ class BM25Backend:
     """
 
     name = "bm25"
+    keep_s = float("inf")  # an opened index never changes
 
     def __init__(self, index: Path, threads: int = 2) -> None:
         self.meta: IndexMeta = read_meta(index)
