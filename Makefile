@@ -11,6 +11,7 @@ PORT   ?= 5000
 WORKERS ?= 1
 TOPK   ?= 3
 INDEX  ?= $(RUN)/index
+BACKEND ?= bm25
 SEEDS  ?= 0 1 2
 # where the stages of a run leave their files
 TOOLS  ?= http://127.0.0.1:$(PORT)
@@ -49,8 +50,8 @@ real: ## the whole path on real questions: HOTPOT=hotpot_dev_500.jsonl
 	@$(FITS)
 	@exec $(SCOUT) real --hotpot "$(HOTPOT)" $(ARGS)
 
-serve-tools: $(STAMP) ## the tool server: HOST PORT WORKERS INDEX TOPK
-	@exec $(SCOUT) serve --host $(HOST) --port $(PORT) --workers $(WORKERS) --index $(INDEX) --topk $(TOPK) --exit-with $$PPID $(ARGS)
+serve-tools: $(STAMP) ## the tool server: BACKEND (bm25, wikipedia) HOST PORT WORKERS INDEX TOPK
+	@exec $(SCOUT) serve --backend $(BACKEND) --host $(HOST) --port $(PORT) --workers $(WORKERS) --index "$(INDEX)" --topk $(TOPK) --exit-with $$PPID $(ARGS)
 
 index: $(STAMP) ## a BM25 index: CORPUS INDEX
 	@exec $(SCOUT) index build "$(CORPUS)" --index "$(INDEX)" $(ARGS)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tool_helpers import Server
@@ -68,7 +69,7 @@ def test_no_accepted_request_is_lost(serve, monkeypatch, number):
 
 
 def test_what_stands_in_the_backlog_is_answered(serve, monkeypatch):
-    """Connections that were opened, and written to, just before the stop; none was accepted by a worker yet."""
+    """Connections that were opened, and written to, just before the stop; no worker has seen them yet."""
     monkeypatch.setenv("SCOUT_FIXED_MS", "50")
     server: Server = serve(*FIXED, "--workers", 1)
     head = f"POST /get_observation HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
@@ -114,5 +115,5 @@ def test_a_worker_that_died_is_back_within_two_seconds(serve):
 
 def child(server: Server) -> int:
     """The only worker."""
-    with open(f"/proc/{server.process.pid}/task/{server.process.pid}/children") as file:
-        return int(file.read().split()[0])
+    path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    return int(path.read_text().split()[0])

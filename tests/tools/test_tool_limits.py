@@ -194,7 +194,16 @@ def test_a_token_that_is_not_there_is_told_before_the_start():
 
 def limited(n_files: int, *args: object) -> subprocess.CompletedProcess[str]:
     """`scout serve` in a process that may open so many files."""
-    command = [sys.executable, "-m", "scout_cli.main", "serve", *map(str, FIXED), "--port", "0", *map(str, args)]
+    command = [
+        sys.executable,
+        "-m",
+        "scout_cli.main",
+        "serve",
+        *map(str, FIXED),
+        "--port",
+        "0",
+        *map(str, args),
+    ]
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))
@@ -216,7 +225,7 @@ def test_file_descriptors_are_checked_at_start():
         (["--read-timeout-s", "0"], "--read-timeout-s"),
         (["--cache-mb", "-1"], "--cache-mb"),
         (["--backend", "no.such:thing"], "--backend"),
-        (["--backend", "duck"], "choose bm25"),
+        (["--backend", "duck"], "choose bm25, wikipedia"),
         (["--backend", "bm25"], "--index"),
     ],
 )

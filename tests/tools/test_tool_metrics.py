@@ -99,7 +99,7 @@ def test_more_kinds_than_there_is_room_for():
     row = Counters(1).rows[0]
     for number in range(N_OTHERS + 50):
         row.add(f'scout_infra_errors_total{{kind="k{number}"}}')
-    row.add("scout_infra_errors_total{kind=\"" + "x" * 300 + '"}')
+    row.add('scout_infra_errors_total{kind="' + "x" * 300 + '"}')
     row.add('scout_infra_errors_total{kind="k0"}')
     found = row.starting_with("scout_infra_errors_total")
     assert len(found) == N_OTHERS and found['scout_infra_errors_total{kind="k0"}'] == 2
@@ -118,7 +118,7 @@ class Counting:
         raise BackendError('odd "kind"\n', "detail")
 
     def counters(self) -> dict[str, float]:
-        return {"upstream_calls_total": self.calls, 'cache_hits_total{level="memory"}': 2.0, "open_calls": 1.0}
+        return {"upstream_calls": self.calls, "cache_hits:lru": 2.0, "upstream_wait_seconds:pace": 1.5}
 
     async def ready(self) -> bool:
         return True
@@ -149,8 +149,8 @@ def test_a_backends_counters_and_its_errors_by_kind(tmp_path):
         assert json.loads(found[0][0])["error_kind"] == 'odd "kind"\n'
         now = get_metrics(app)
         assert now["scout_upstream_calls_total"] == generation
-        assert now['scout_cache_hits_total{level="memory"}'] == 2 * generation
-        assert now["scout_open_calls"] == 1
+        assert now['scout_cache_hits_total{level="lru"}'] == 2 * generation
+        assert now['scout_upstream_wait_seconds_total{reason="pace"}'] == 1.5 * generation
         assert now['scout_infra_errors_total{kind="odd__kind__"}'] == generation
 
 
@@ -195,4 +195,8 @@ def test_the_dashboard_asks_for_series_that_exist(server):
         assert used <= names | WIKIPEDIA, used - names
 
 
-WIKIPEDIA = {"scout_upstream_calls_total", "scout_upstream_429_total", "scout_upstream_wait_seconds_total"}
+WIKIPEDIA = {
+    "scout_upstream_calls_total",
+    "scout_upstream_failures_total",
+    "scout_upstream_wait_seconds_total",
+}

@@ -28,16 +28,17 @@ from scout_protocol.wire import (
     encode,
 )
 from scout_tools import log, metrics, openapi
-from scout_tools.backends.base import Backend, BackendError
+from scout_tools.backends.base import Backend, BackendError, counters_of, facts_of
 from scout_tools.counters import HISTOGRAM, PLACE, ROUTES, Counters, Row
-from scout_tools.observe import BusyError, Observer, TooMuchError
+from scout_tools.observe import BusyError, Observer, TooMuchError, label_value
 from scout_tools.settings import Settings
 
 _JSON = (b"content-type", b"application/json")
 _RETRY = (b"retry-after", b"1")
 _IN_FLIGHT = PLACE["scout_in_flight"]
 _OPEN_PATHS = frozenset({"/health", "/ready"})  # probes hold no token
-Reply = tuple[int, bytes, list[tuple[bytes, bytes]]]
+Reply = tuple[int, bytes, list[tuple[bytes, bytes]]]  # status, body, headers besides the usual
+Handler = Callable[[bytes], Awaitable[Reply]]
 _REQUESTS = {
     (r, s): PLACE[f'scout_requests_total{{route="{r}",status="{s}xx"}}'] for r in ROUTES for s in (2, 4, 5)
 }
@@ -77,7 +78,7 @@ class ToolApp:
         self._publish = BackendCounters(backend, self.row)
         token = os.environ.get(settings.token_env, "") if settings.token_env else ""
         self._authorization = f"Bearer {token}".encode() if token else b""
-        self._hot: dict[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
+        self._hot: dict[str, tuple[str, Handler]] = {
             "/get_observation": ("get_observation", self._observe),
             "/retrieve": ("retrieve", self._retrieve),
         }
@@ -126,14 +127,12 @@ class ToolApp:
         await send({"type": "http.response.body", "body": body})
         self._count(hot[0] if hot else "other", status // 100, start)
 
-    async def _answer(
-        self, scope: Scope, receive: Receive, handle: Callable[[bytes], Awaitable[bytes]]
-    ) -> Reply:
+    async def _answer(self, scope: Scope, receive: Receive, handle: Handler) -> Reply:
         try:
             if scope["method"] != "POST":
                 error = ErrorBody(f"{scope['path']} takes POST", "method")
                 return 405, encode(error), [(b"allow", b"POST")]
-            return 200, await handle(await _read(scope, receive, self.settings.max_body_bytes)), []
+            return await handle(await _read(scope, receive, self.settings.max_body_bytes))
         except _TooLargeError:
             return 413, encode(ErrorBody(f"larger than {self.settings.max_body_bytes} bytes", "body")), []
         except TooMuchError:
@@ -151,13 +150,15 @@ class ToolApp:
             detail = f"the search backend is unavailable ({error.kind})"
             return 503, encode(ErrorBody(detail, "backend")), [_RETRY]
 
-    async def _observe(self, body: bytes) -> bytes:
+    async def _observe(self, body: bytes) -> Reply:
         start = time.perf_counter()
         begun = self.observer.begin(decode_observation_request(body))
-        return self.observer.body(await self.observer.complete(begun), start)
+        outcomes = await self.observer.complete(begun)
+        level = outcomes[0][3] if len(outcomes) == 1 else b""
+        return 200, self.observer.body(outcomes, start), [(b"x-cache", level)] if level else []
 
-    async def _retrieve(self, body: bytes) -> bytes:
-        return await self.observer.retrieve(decode_retrieve_request(body))
+    async def _retrieve(self, body: bytes) -> Reply:
+        return 200, await self.observer.retrieve(decode_retrieve_request(body)), []
 
     def _authorized(self, scope: Scope) -> bool:
         for name, value in scope["headers"]:
@@ -184,10 +185,8 @@ class ToolApp:
             "draining": self.draining,
             "actions": _by_label(self.row, "scout_actions_total"),
             "infra_errors": _by_label(self.row, "scout_infra_errors_total"),
+            **facts_of(self.backend),
         }
-        more = getattr(self.backend, "health", None)
-        if callable(more):
-            facts |= more()
         return Response(msgspec.json.encode(facts), media_type="application/json")
 
     async def _ready(self, request: Request) -> Response:
@@ -214,23 +213,28 @@ class ToolApp:
 
 
 class BackendCounters:
-    """Copies a backend's ``counters() -> dict[str, float]``, where it has one, into the worker's row.
+    """Copies a backend's totals (`backends.base.Observable.counters`) into the worker's row.
 
-    A key is a series (``upstream_calls_total``, ``cache_hits_total{level="memory"}``) and becomes
-    ``scout_`` + key. What ends in ``_total`` goes on from what the slot's last process counted.
+    They start at nothing in each process; here they go on from what the slot's last process counted.
     """
 
     def __init__(self, backend: Backend, row: Row) -> None:
-        self._read = getattr(backend, "counters", None)
-        self._row, self._base = row, dict(row.read())
+        self._backend, self._row, self._base = backend, row, dict(row.read())
 
     def __call__(self) -> None:
-        if self._read is None:
-            return
-        for key, value in self._read().items():
-            series = key if key.startswith("scout_") else f"scout_{key}"
-            counts = series.partition("{")[0].endswith("_total")
-            self._row.set(series, value + self._base.get(series, 0.0) if counts else value)
+        for name, value in counters_of(self._backend).items():
+            series = _series(name)
+            self._row.set(series, value + self._base.get(series, 0.0))
+
+
+_LABELS = {"cache_hits": "level", "upstream_wait_seconds": "reason"}  # else: kind
+
+
+def _series(name: str) -> str:
+    """A backend's name for a total as a Prometheus series; what stands after the colon is its label."""
+    family, _, value = name.partition(":")
+    label = f'{{{_LABELS.get(family, "kind")}="{label_value(value)}"}}' if value else ""
+    return f"scout_{family}_total{label}"
 
 
 def _by_label(row: Row, family: str) -> dict[str, int]:

@@ -17,12 +17,13 @@ from scout_protocol.observation import Document, neutralise, render, render_hint
 from scout_protocol.turn import Action, Malformed, Turn, parse
 from scout_protocol.wire import ObservationRequest, RetrieveRequest, WireError, encode
 from scout_tools import log
-from scout_tools.backends.base import Backend, BackendError
+from scout_tools.backends.base import SEARCH_FACTS, Backend, BackendError
 from scout_tools.counters import HISTOGRAM, PLACE, Counters, Row
 from scout_tools.rendered import Rendered, normalise
 from scout_tools.settings import Settings
 
-Outcome = tuple[bytes, bool, bool]  # (observation as JSON, done, valid)
+# (observation as JSON, done, valid, cache level that answered; empty where nothing was searched)
+Outcome = tuple[bytes, bool, bool, bytes]
 Begun = Outcome | str  # or the query that has to be searched first
 
 _FLAG = (b"false", b"true")
@@ -54,11 +55,14 @@ class Observer:
         # Only as long as the same query keeps its answer.
         self.rendered = Rendered(settings.cache_bytes, float(getattr(backend, "keep_s", 0.0)))
         self.waiting = 0  # searches running or waiting
+        self._told: dict[str, tuple[float, int]] = {}  # kind of outage: when the log had it, how often since
         hints = {
             reason: {"obs": render_hint(reason, self.dialect), "invalid_reason": reason.value}
             for reason in Malformed
         }
-        self._hints: dict[Malformed, Outcome] = {r: (encode(hint), False, False) for r, hint in hints.items()}
+        self._hints: dict[Malformed, Outcome] = {
+            r: (encode(hint), False, False, b"") for r, hint in hints.items()
+        }
         self._unavailable = render_unavailable(self.dialect)
 
     def begin(self, request: ObservationRequest) -> list[Begun]:
@@ -102,12 +106,12 @@ class Observer:
         """
         took_ms = b"%.4f" % ((time.perf_counter() - started) * 1000.0)
         if len(outcomes) == 1:
-            observation, done, valid = outcomes[0]
+            observation, done, valid, _ = outcomes[0]
             observations, dones, valids = observation, _FLAG[done], _FLAG[valid]
         else:
-            observations = b",".join([observation for observation, _, _ in outcomes])
-            dones = b",".join([_FLAG[done] for _, done, _ in outcomes])
-            valids = b",".join([_FLAG[valid] for _, _, valid in outcomes])
+            observations = b",".join([observation for observation, _, _, _ in outcomes])
+            dones = b",".join([_FLAG[done] for _, done, _, _ in outcomes])
+            valids = b",".join([_FLAG[valid] for _, _, valid, _ in outcomes])
         if len(observations) > self.settings.max_response_bytes:
             raise TooMuchError
         return (
@@ -154,32 +158,31 @@ class Observer:
     def _known(self, action: str, finish: bool) -> Begun:
         if finish:  # verl-tool closes a trajectory with actions [""] and finish [true]
             self.row.add('scout_actions_total{action="finish"}')
-            return _EMPTY, True, True
+            return _EMPTY, True, True, b""
         turn: Turn = parse(action, self.dialect)
         if turn.action is Action.SEARCH:
             self.row.values[_SEARCH] += 1.0
             query = normalise(turn.text)
             observation = self._look_up(query)
             # What the backend gets is the query as it was written.
-            return turn.text if observation is None else (observation, False, True)
+            return turn.text if observation is None else (observation, False, True, b"rendered")
         self.row.add(f'scout_actions_total{{action="{turn.action.value}"}}')
         if turn.action is Action.ANSWER:
-            return _EMPTY, True, True
+            return _EMPTY, True, True, b""
         return self._hints[turn.reason or Malformed.NO_ACTION]
 
     async def _act(self, query: str) -> Outcome:
+        facts: dict[str, Any] = {}
+        SEARCH_FACTS.set(facts)
         try:
             documents = await self._search(query, self.settings.topk)
         except BackendError as error:
-            return (
-                encode({"obs": self._unavailable, "infra_error": 1.0, "error_kind": error.kind}),
-                False,
-                False,
-            )
+            outage = {"obs": self._unavailable, "infra_error": 1.0, "error_kind": error.kind}
+            return encode(outage), False, False, b"miss"
         settings = self.settings
         observation = encode(render(documents, self.dialect, settings.style, settings.max_chars))
         self._keep(normalise(query), observation, documents)
-        return observation, False, True
+        return observation, False, True, str(facts.get("cache", "miss")).encode()
 
     def _look_up(self, key: str) -> bytes | None:
         found = self.rendered.get(key)
@@ -217,19 +220,23 @@ class Observer:
             self.waiting -= 1
             self.row.values[_QUEUE] = self.waiting
             self.row.observe(_SEARCH_TIME, time.perf_counter() - start)
-        self.row.add(f'scout_infra_errors_total{{kind="{_label(failure.kind)}"}}')
-        log.say(
-            "error",
-            "infra_error",
-            f"{self.backend.name}: {failure}",
-            backend=self.backend.name,
-            kind=failure.kind,
-            detail=failure.detail,
-        )
+        self._count_outage(failure)
         raise failure from cause
 
+    def _count_outage(self, failure: BackendError) -> None:
+        self.row.add(f'scout_infra_errors_total{{kind="{label_value(failure.kind)}"}}')
+        now = time.monotonic()
+        told, n_untold = self._told.get(failure.kind, (-1.0, 0))
+        if now - told < 1.0:  # an outage under load would write thousands of the same line a second
+            self._told[failure.kind] = (told, n_untold + 1)
+            return
+        self._told[failure.kind] = (now, 0)
+        text = f"{self.backend.name}: {failure}" + (f" (and {n_untold} like it)" if n_untold else "")
+        facts = {"backend": self.backend.name, "kind": failure.kind, "detail": failure.detail}
+        log.say("error", "infra_error", text, **facts, untold=n_untold)
 
-def _label(kind: str) -> str:
+
+def label_value(kind: str) -> str:
     """A kind as a Prometheus label value; short, since kinds are words and not messages."""
     return "".join(c if c.isalnum() or c in "_:.-" else "_" for c in kind[:60])
 

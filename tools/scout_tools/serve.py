@@ -14,6 +14,7 @@ from scout_protocol.dialect import DIALECTS, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import STYLES
 from scout_tools import limits, log
+from scout_tools.backends.wiki_options import add_options, wiki_settings
 from scout_tools.settings import Settings
 
 
@@ -25,12 +26,13 @@ def main(argv: list[str]) -> int:
     """
     start = time.monotonic()
     args = make_parser().parse_args(argv)
+    log.set_format(args.log_format)
     settings = make_settings(args)
+    check_backend(settings)
     limits.open_files(settings.max_connections)
     limits.token(settings.token_env)
     if args.ready_file is not None:
         _prepare_ready_file(args.ready_file)
-    log.set_format(args.log_format)
 
     # Everything is imported before the fork, so that workers share these pages and start in milliseconds.
     from scout_tools.counters import Counters
@@ -71,11 +73,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", type=int, default=5000, help="0 picks a free one (default %(default)s)")
     add("--workers", type=int, default=2, help="processes (default %(default)s)")
-    add("--index", type=Path, help="folder made by `scout index build`; needed by bm25")
-    add("--backend", default="bm25", help="bm25, or module:function of your own (default %(default)s)")
+    add("--backend", default="bm25", help="bm25, wikipedia, or module:function (default %(default)s)")
+    add("--index", type=Path, help="folder made by `scout index build`; bm25 needs it")
     add("--topk", type=int, default=3, help="documents per search (default %(default)s)")
     add("--dialect", default="search-r1", help=f"one of {', '.join(sorted(DIALECTS))} (default %(default)s)")
-    add("--style", default="search_r1", help=f"one of {', '.join(STYLES)} (default %(default)s)")
+    add("--style", help=f"one of {', '.join(STYLES)} (default search_r1; wiki with --backend wikipedia)")
     add("--max-chars", type=int, default=20_000, help="characters per observation (default %(default)s)")
     add("--timeout-s", type=float, default=30.0, help="longest search, in seconds (default %(default)s)")
     add("--max-body-mb", type=float, default=8.0, help="larger requests get a 413 (default %(default)s)")
@@ -111,6 +113,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--log-format", default="text", choices=["text", "json"], help="of stderr (default %(default)s)")
     add("--ready-file", type=Path, help="write {url, pid} here once ready; removed at the end")
     add("--exit-with", type=int, metavar="PID", help="stop when this process ends, in whatever way")
+    add("--record", type=Path, metavar="DIR", help="keep every answer, for --replay")
+    add(
+        "--replay",
+        type=Path,
+        metavar="DIR",
+        help="answer from a record alone; a miss is an error, not a call",
+    )
+    add_options(parser)
     return parser
 
 
@@ -121,6 +131,8 @@ def make_settings(args: argparse.Namespace) -> Settings:
         UserError: an option is out of bounds, or there is no index.
     """
     get_dialect(args.dialect)
+    if args.style is None:
+        args.style = "wiki" if args.backend == "wikipedia" else "search_r1"
     if args.style not in STYLES:
         raise UserError("--style", args.style, f"choose one of {', '.join(STYLES)}")
     if not 0 <= args.port <= 65535:
@@ -140,10 +152,11 @@ def make_settings(args: argparse.Namespace) -> Settings:
             raise UserError(f"--{name.replace('_', '-')}", getattr(args, name), "must be above 0")
     if not 0 <= args.cache_mb < 1e6:
         raise UserError("--cache-mb", args.cache_mb, "must be 0 or more")
-    if args.backend == "bm25":
-        if args.index is None:
-            raise UserError("--index", "not given", "name a folder made by `scout index build`")
-        _check_index(args.index)
+    if args.replay is not None and args.record is not None:
+        raise UserError("--record", args.record, "cannot be combined with --replay: choose one")
+    if args.replay is None and args.backend == "bm25" and args.index is None:
+        raise UserError("--index", "not set", "give a folder made by `scout index build`")
+    wiki = wiki_settings(args) if args.replay is None and args.backend == "wikipedia" else None
     return Settings(
         index=args.index or Path(),
         backend=args.backend,
@@ -162,13 +175,29 @@ def make_settings(args: argparse.Namespace) -> Settings:
         cache_bytes=int(args.cache_mb * (1 << 20)),
         token_env=args.token_env,
         threads=args.threads,
+        wiki=wiki,
+        record=args.record,
+        replay=args.replay,
     )
 
 
-def _check_index(index: Path) -> None:
-    from scout_tools.index_meta import read_meta
+def check_backend(settings: Settings) -> None:
+    """What can be known to be wrong before any worker starts.
 
-    read_meta(index)
+    Raises:
+        UserError: there is no index, or no record, where the settings say.
+    """
+    if settings.replay is not None:
+        from scout_tools.record import read_record_meta
+
+        read_record_meta(settings.replay)
+    elif settings.backend == "bm25":
+        from scout_tools.index_meta import read_meta
+
+        read_meta(settings.index)
+    if settings.wiki is not None and settings.wiki.insecure_tls_hosts:
+        names = ", ".join(settings.wiki.insecure_tls_hosts)
+        log.say("warning", "insecure_tls", f"WARNING: TLS verification is off for {names}")
 
 
 def _prepare_ready_file(path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from scout_tools.backends.wiki_options import WikiSettings
+
 
 class Settings(msgspec.Struct, frozen=True):
     """Options of the server.
@@ -24,9 +26,12 @@ class Settings(msgspec.Struct, frozen=True):
         cache_bytes: rendered observations kept in each worker.
         token_env: environment variable with the bearer token; the token itself is never in here.
         threads: searches at once in one worker.
+        wiki: options of the Wikipedia gateway; None with another backend.
+        record: folder that keeps what the backend answers.
+        replay: folder that answers in the backend's place.
     """
 
-    index: Path
+    index: Path = Path()
     backend: str = "bm25"
     dialect: str = "search-r1"
     style: str = "search_r1"
@@ -43,3 +48,6 @@ class Settings(msgspec.Struct, frozen=True):
     cache_bytes: int = 16 << 20
     token_env: str = ""
     threads: int = 2
+    wiki: WikiSettings | None = None
+    record: Path | None = None
+    replay: Path | None = None

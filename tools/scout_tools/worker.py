@@ -29,22 +29,38 @@ _TURN_S = 0.02  # between two looks at the connections while draining
 
 
 def make_backend(settings: Settings) -> Backend:
-    """The backend named in the settings; ``module:function`` is called with them.
+    """The backend named in the settings, recorded or replayed where they say so.
+
+    ``module:function`` is called with the settings.
 
     Raises:
         UserError: unknown name, or the backend cannot start.
     """
+    if settings.replay is not None:
+        from scout_tools.record import ReplayBackend
+
+        return ReplayBackend(settings.replay)
+    backend: Backend
     if settings.backend == "bm25":
         from scout_tools.backends.bm25 import BM25Backend
 
-        return BM25Backend(Path(settings.index), settings.threads)
-    module, _, function = settings.backend.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        remedy = f"choose bm25, or module:function of your own backend ({error})"
-        raise UserError("--backend", settings.backend, remedy) from error
-    return cast(Backend, make(settings))
+        backend = BM25Backend(Path(settings.index), settings.threads)
+    elif settings.backend == "wikipedia" and settings.wiki is not None:
+        from scout_tools.backends.wikipedia import WikipediaBackend
+
+        backend = WikipediaBackend(settings.wiki, settings.timeout_s)
+    else:
+        module, _, function = settings.backend.partition(":")
+        try:
+            backend = getattr(importlib.import_module(module), function)(settings)
+        except (ImportError, AttributeError, ValueError) as error:
+            remedy = f"choose bm25, wikipedia, or module:function of your own ({error})"
+            raise UserError("--backend", settings.backend, remedy) from error
+    if settings.record is None:
+        return backend
+    from scout_tools.record import RecordingBackend
+
+    return RecordingBackend(backend, settings.record)
 
 
 class _Server(uvicorn.Server):

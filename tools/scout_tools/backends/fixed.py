@@ -1,7 +1,7 @@
 """A backend with one answer after a given time: it measures the server, not a search.
 
-``scout serve --backend scout_tools.backends.fixed:make`` with SCOUT_FIXED_MS (default 0) and SCOUT_FIXED_CHARS
-(default 3000) in the environment.
+``scout serve --backend scout_tools.backends.fixed:make`` with SCOUT_FIXED_MS (default 0) and
+SCOUT_FIXED_CHARS (default 3000) in the environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FixedBackend:
 
     def __init__(self, delay_s: float, n_chars: int) -> None:
         self.delay_s, self._text = delay_s, ("0123456789 " * (n_chars // 11 + 1))[:n_chars]
-        # With no delay the rendered answer is kept, as any real backend's hit is; with one, every query takes it.
+        # With no delay rendered answers are kept, like any backend's hits; with one, every query takes it.
         self.keep_s = 0.0 if delay_s else float("inf")
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
