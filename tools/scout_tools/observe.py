@@ -177,12 +177,16 @@ class Observer:
         try:
             documents = await self._search(query, self.settings.topk)
         except BackendError as error:
-            outage = {"obs": self._unavailable, "infra_error": 1.0, "error_kind": error.kind}
-            return encode(outage), False, False, b"miss"
+            return self.outage(error.kind)
         settings = self.settings
         observation = encode(render(documents, self.dialect, settings.style, settings.max_chars))
         self._keep(normalise(query), observation, documents)
         return observation, False, True, str(facts.get("cache", "miss")).encode()
+
+    def outage(self, kind: str) -> Outcome:
+        """The outcome of an action that the backend could not answer."""
+        outage = {"obs": self._unavailable, "infra_error": 1.0, "error_kind": kind}
+        return encode(outage), False, False, b"miss"
 
     def _look_up(self, key: str) -> bytes | None:
         found = self.rendered.get(key)
