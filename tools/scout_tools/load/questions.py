@@ -42,14 +42,14 @@ _PARTS = (
     (
         "the governor of Ohio",
         "a lake in Finland",
-        "the older sister of Mozart",
+        "the sister of Mozart",
         "Doctor Who",
         "the moon landing",
     ),
     (
         "in the nineteenth century",
         "before the war",
-        "during the tour of 1978",
+        "during a tour",
         "near the border",
         "as a child",
     ),
