@@ -23,8 +23,9 @@ from scout_tools.cache_store import Store, StoreError
 from scout_tools.limiter_locks import ByteLocks
 
 LRU_ENTRIES = 10_000
-LRU_BYTES = 24 << 20  # of encoded entries; long summaries must not make a worker fat
+LRU_BYTES = 32 << 20  # long summaries must not make a worker fat
 POLL_S = 0.02  # between two looks at what another worker is fetching
+GRACE_S = 0.1  # a flight ends this much before those who wait for it, so that they learn why
 RETRY_S = 0.5  # with less time left than this, a joined failure is final
 
 
@@ -84,7 +85,8 @@ class Cache:
     def __init__(self, store: Store, locks: ByteLocks, counters: Counters, empty_ttl_s: float) -> None:
         self.store = store
         self._locks, self._counters, self._empty_ttl_s = locks, counters, empty_ttl_s
-        self._lru: OrderedDict[Key, tuple[Entry, int]] = OrderedDict()
+        # Encoded: as objects, 10,000 answers would take half as much again, and more where text is not Latin.
+        self._lru: OrderedDict[Key, tuple[float, bytes]] = OrderedDict()
         self._lru_bytes = 0
         self._flights: dict[Key, asyncio.Task[list[Document]]] = {}
         self._complained = False
@@ -94,14 +96,15 @@ class Cache:
         kept = self._lru.get(key)
         if kept is None:
             return None
-        if 0.0 < kept[0].expires_at < time.time():
+        expires_at, raw = kept
+        if 0.0 < expires_at < time.time():
             del self._lru[key]
-            self._lru_bytes -= kept[1]
+            self._lru_bytes -= len(raw)
             return None
         self._lru.move_to_end(key)
         self._counters["cache_hits:lru"] += 1
         note(cache="lru")
-        return kept[0].documents
+        return _DECODER.decode(raw).documents
 
     async def fetch(
         self, key: Key, make: Callable[[float], Awaitable[list[Document]]], deadline: float
@@ -126,7 +129,7 @@ class Cache:
             leads = flight is None
             if flight is None:
                 # A task of its own: it ends well even if the action that began it gives up earlier.
-                flight = loop.create_task(self._fly(key, make, deadline))
+                flight = loop.create_task(self._fly(key, make, deadline - GRACE_S))
                 self._flights[key] = flight
                 flight.add_done_callback(lambda done: self._landed(key, done))
             try:
@@ -190,7 +193,7 @@ class Cache:
             return None
         if entry is None or not key.matches(entry) or 0.0 < entry.expires_at < time.time():
             return None
-        self._remember(key, entry, len(raw or b""))
+        self._remember(key, entry.expires_at, raw or b"")
         return entry
 
     async def _keep(self, key: Key, documents: list[Document]) -> None:
@@ -203,14 +206,14 @@ class Cache:
             await self.store.put(key.digest(), raw, None if documents else self._empty_ttl_s)
         except StoreError as error:
             self._complain(f"cannot be written ({error})")
-        self._remember(key, entry, len(raw))
+        self._remember(key, expires_at, raw)
 
-    def _remember(self, key: Key, entry: Entry, size: int) -> None:
+    def _remember(self, key: Key, expires_at: float, raw: bytes) -> None:
         old = self._lru.pop(key, None)
-        self._lru_bytes += size - (old[1] if old is not None else 0)
-        self._lru[key] = (entry, size)
+        self._lru_bytes += len(raw) - (len(old[1]) if old is not None else 0)
+        self._lru[key] = (expires_at, raw)
         while len(self._lru) > LRU_ENTRIES or self._lru_bytes > LRU_BYTES:
-            self._lru_bytes -= self._lru.popitem(last=False)[1][1]
+            self._lru_bytes -= len(self._lru.popitem(last=False)[1][1])
 
     def _complain(self, what: str) -> None:
         """A cache that fails slows things down; it is no outage of the search."""

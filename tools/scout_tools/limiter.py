@@ -117,20 +117,27 @@ class Gate:
 
     async def _pace(self, deadline: float) -> None:
         while True:
-            item = RateItem("call", time.time_ns() // 1_000_000)
-            self._bucket.leak(item.timestamp)
-            if self._bucket.put(item):
+            # In a thread: the file lock sleeps where another worker holds it.
+            wait_s = await asyncio.to_thread(self._take)
+            if wait_s == 0.0:
                 return
-            wait_ms = self._bucket.waiting(item)
-            assert isinstance(wait_ms, int)  # a coroutine for asynchronous buckets only
-            if wait_ms > self._interval_ms + 1:  # the clock was set back: entries from the future
-                self._bucket.flush()
-                continue
-            wait_s = wait_ms / 1000.0
             if _now() + wait_s > deadline:
                 raise BackendError("saturated", "no turn in the paced rate before the deadline")
             self.counters["upstream_wait_seconds:pace"] += wait_s
             await asyncio.sleep(wait_s)
+
+    def _take(self) -> float:
+        """Take this moment's place in the paced rate: 0, or the seconds until there is one."""
+        item = RateItem("call", time.time_ns() // 1_000_000)
+        with self._bucket.lock:  # one at a time, in this process and in all others; it is re-entrant
+            self._bucket.leak(item.timestamp)
+            if self._bucket.put(item):
+                return 0.0
+            wait_ms = self._bucket.waiting(item)
+            assert isinstance(wait_ms, int)  # a coroutine for asynchronous buckets only
+            if wait_ms > self._interval_ms + 1:  # the clock was set back: entries from the future
+                self._bucket.flush()
+            return max(1, min(wait_ms, self._interval_ms)) / 1000.0
 
 
 def _open() -> BackendError:

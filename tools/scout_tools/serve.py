@@ -38,8 +38,9 @@ def main(argv: list[str]) -> int:
     from scout_tools.counters import Counters
     from scout_tools.sockets import listen
     from scout_tools.supervisor import Supervisor, WorkerError
-    from scout_tools.worker import run_worker
+    from scout_tools.worker import preload, run_worker
 
+    preload(settings)
     sockets = listen(args.host, args.port, args.workers)
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -63,6 +63,18 @@ def make_backend(settings: Settings) -> Backend:
     return RecordingBackend(backend, settings.record)
 
 
+def preload(settings: Settings) -> None:
+    """Import what `make_backend` will need: before the fork, so that workers share these pages."""
+    if settings.record is not None or settings.replay is not None:
+        import lmdb
+
+        import scout_tools.record
+    if settings.wiki is not None:
+        import lmdb  # noqa: F401
+
+        import scout_tools.backends.wikipedia  # noqa: F401
+
+
 class _Server(uvicorn.Server):
     """A uvicorn server that reports when it accepts, and drains before it stops."""
 

@@ -8,6 +8,7 @@ import ssl
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -55,9 +56,7 @@ class WikiClient:
             verify=tls,
             # The environment was read by our own rules; httpx must not read it again.
             trust_env=False,
-            proxy=httpx.Proxy(self.proxy, ssl_context=tls if self.proxy.startswith("https") else None)
-            if self.proxy
-            else None,
+            proxy=_proxy(self.proxy, settings) if self.proxy else None,
             headers={"User-Agent": user_agent(settings.contact), "Accept": "application/json"},
             limits=httpx.Limits(max_connections=settings.in_flight, keepalive_expiry=60.0),
             timeout=httpx.Timeout(None, connect=10.0),
@@ -138,6 +137,13 @@ class WikiClient:
         if isinstance(error, httpx.DecodingError):
             return CallError("bad_response", text)
         return CallError("connection_lost", text)
+
+
+def _proxy(url: str, settings: WikiSettings) -> httpx.Proxy:
+    if not url.startswith("https"):
+        return httpx.Proxy(url)
+    host = urlsplit(url).hostname or ""
+    return httpx.Proxy(url, ssl_context=tls_context(host, settings.ca_bundle, settings.insecure_tls_hosts))
 
 
 def user_agent(contact: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
 from scout_tools.backends.base import BackendError, Counters, note
 from scout_tools.backends.mediawiki import (
@@ -49,7 +51,11 @@ class WikipediaBackend:
         self._settings = settings
         self._timeout_s = max(timeout_s - MARGIN_S, timeout_s * 0.8)
         self._counters: Counters = Counters(float)
-        self._gate = Gate(settings.folder, settings.per_second, settings.in_flight, self._counters)
+        try:
+            self._gate = Gate(settings.folder, settings.per_second, settings.in_flight, self._counters)
+        except (OSError, sqlite3.Error) as error:
+            remedy = f"cannot be used ({error}): choose another folder with --cache-dir"
+            raise UserError("--cache-dir", settings.folder, remedy) from error
         self._client = WikiClient(settings, self._gate, self._counters)
         store = open_store(settings.folder, settings.redis, settings.cache_gb)
         flights = ByteLocks(settings.folder / "flights.lock")
