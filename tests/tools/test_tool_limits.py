@@ -169,7 +169,7 @@ def test_a_slow_action_becomes_an_outage_in_time(serve, monkeypatch):
 
 
 def test_bearer_token(serve, monkeypatch):
-    secret = "s3cret-" + "x" * 20
+    secret = "k" * 30
     monkeypatch.setenv("SCOUT_TEST_TOKEN", secret)
     server = serve(*FIXED, "--token-env", "SCOUT_TEST_TOKEN", "--log-format", "json")
     body = json.dumps({"trajectory_ids": ["t"], "actions": [search("a")]}).encode()
