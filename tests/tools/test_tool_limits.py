@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -106,6 +107,9 @@ def test_too_many_connections(impatient):
     finally:
         for connection in held:
             connection.close()
+    give_up = time.monotonic() + 10  # until the server has seen that they are closed
+    while impatient.request("GET", "/ready")[0] == 503 and time.monotonic() < give_up:
+        pass
     assert impatient.act(search("engine"))["valids"] == [True]
 
 
@@ -232,3 +236,19 @@ def test_file_descriptors_are_checked_at_start():
 def test_bad_options_are_one_line(options, words):
     done = scout("serve", "--backend", "scout_tools.backends.fixed:make", "--port", "0", *options)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+
+
+def test_a_client_that_does_not_read_its_answers(impatient):
+    """What it does not take must not be kept for ever: the connection ends, the server lives."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", impatient.port))
+        with pytest.raises(ConnectionError):
+            while True:  # pipelined; each answer is some 10 KB
+                connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+    counted = impatient.request("GET", "/metrics")[2].decode()
+    assert 'scout_rejected_total{reason="slow_reader"} 1\n' in counted, [
+        line for line in counted.splitlines() if "rejected" in line
+    ]
+    assert impatient.act(search("engine"))["valids"] == [True]

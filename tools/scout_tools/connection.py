@@ -33,7 +33,7 @@ class Connection(HttpToolsProtocol):
         # Since when we wait: for the rest of a request, for a first byte, or for the client to read.
         self._reading_since: float | None = None
         self._idle_since = self._stuck_since = 0.0
-        self._header_bytes = 0
+        self._header_bytes = self._begun = 0  # of the request that is being read; requests so far
         self._in_headers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -48,12 +48,12 @@ class Connection(HttpToolsProtocol):
         self._row.values[_CONNECTIONS] -= 1.0
 
     def data_received(self, data: bytes) -> None:
-        if self._reading_since is None:
-            self._reading_since = self.loop.time()
         if self.transport.is_closing():
             return
+        begun, was_in_headers = self._begun, self._in_headers
         super().data_received(data)
-        if self._in_headers:
+        # Where more than one request lies in one piece, the share of the last one's headers is not known.
+        if self._in_headers and self._begun - begun <= (0 if was_in_headers else 1):
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
                 error = ErrorBody(f"larger than {MAX_HEADER_BYTES} bytes", "headers")
@@ -61,6 +61,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._reading_since = self.loop.time()
+        self._begun += 1
         self._in_headers, self._header_bytes = True, 0
 
     def on_headers_complete(self) -> None:
@@ -72,6 +74,16 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._reading_since = None
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """uvicorn's, without its timer for each request: `sweep` closes what is idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def pause_writing(self) -> None:
         self._stuck_since = self.loop.time()
@@ -93,7 +105,7 @@ class Connection(HttpToolsProtocol):
                 where = "headers" if self._in_headers else "body"
                 error = ErrorBody(f"the request did not arrive within {limit:g} s", where)
                 self._refuse(408, error, "slow_request")
-        elif self.cycle is None and now - self._idle_since > KEEP_ALIVE_S:
+        elif self.idle and now - self._idle_since > KEEP_ALIVE_S:
             self.transport.close()
 
     @property

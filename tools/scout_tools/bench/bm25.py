@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def _serve(work: Path, asked: list[str], n: int) -> dict[str, Any]:
         "cpu_ms_per_request": used / total * 1000,
         "closed": {"per_second": closed.per_second, "mean_ms": closed.mean_ms, "p99_ms": closed.p99_ms},
         "half_rate": {"per_second": half.per_second, "mean_ms": half.mean_ms, "p99_ms": half.p99_ms},
-        "outcomes": {**closed.outcomes, **half.outcomes},
+        "outcomes": dict(Counter(closed.outcomes) + Counter(half.outcomes)),
     }
     print(
         f"server     {facts['cpu_ms_per_request']:.2f} ms CPU per request, start {server.start_s:.2f} s, "

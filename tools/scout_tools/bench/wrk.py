@@ -72,8 +72,8 @@ def run(server: Running, work: Path, connections: int, seconds: float) -> Round:
         requests=requests,
         cpu_us=used / max(1, requests) * 1e6,
         per_second=float(_find(r"Requests/sec:\s+([\d.]+)", said)),
-        p50_ms=_milliseconds(_find(r"50%\s+(\S+)", said)),
-        p99_ms=_milliseconds(_find(r"99%\s+(\S+)", said)),
+        p50_ms=_milliseconds(_find(r"(?m)^\s+50%\s+(\S+)", said)),
+        p99_ms=_milliseconds(_find(r"(?m)^\s+99%\s+(\S+)", said)),
         errors=errors,
     )
 
@@ -86,5 +86,7 @@ def _find(pattern: str, said: str) -> str:
 
 
 def _milliseconds(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()  # type: ignore[union-attr]
-    return float(number) * _UNIT_MS[unit]
+    found = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text)
+    if found is None:
+        raise UserError("wrk", text, "is no time")
+    return float(found[1]) * _UNIT_MS[found[2]]
