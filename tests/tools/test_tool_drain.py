@@ -24,9 +24,10 @@ N_CLIENTS = 48
 class Client(threading.Thread):
     """Asks again and again on one connection, until an answer says that it is the last."""
 
-    def __init__(self, port: int, started: threading.Barrier) -> None:
+    def __init__(self, port: int, started: threading.Barrier, think_s: float) -> None:
         super().__init__()
-        self._port, self._all_started, self.outcomes = port, started, Counter[str]()
+        self._port, self._all_started, self._think_s = port, started, think_s
+        self.outcomes = Counter[str]()
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
@@ -46,16 +47,19 @@ class Client(threading.Thread):
             if response.getheader("connection") == "close":
                 last = True
                 break
+            time.sleep(self._think_s)  # the policy writes its next turn
         self.outcomes["told that it was the last"] += last
         connection.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_no_accepted_request_is_lost(serve, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("number", "think_s"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.0), (signal.SIGTERM, 0.15)]
+)
+def test_no_accepted_request_is_lost(serve, monkeypatch, number, think_s):
     monkeypatch.setenv("SCOUT_FIXED_MS", "60")
     server: Server = serve(*FIXED, "--workers", 2)
     started = threading.Barrier(N_CLIENTS + 1)
-    clients = [Client(server.port, started) for _ in range(N_CLIENTS)]
+    clients = [Client(server.port, started, think_s) for _ in range(N_CLIENTS)]
     for client in clients:
         client.start()
     started.wait(timeout=20)
