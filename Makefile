@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
-        eval-card eval-compare eval-suite eval-export report view doctor test test-slow check check-base bench-learning bench-data constraints clean
+        eval-card eval-compare eval-suite eval-export report view doctor test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -30,6 +30,7 @@ SOURCE ?=
 OUT    ?=
 # questions for bench-data; the made-up world's where there are none
 BENCH_FILES ?=
+VERL_TOOL ?= verl-tool
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -39,7 +40,7 @@ SCOUT  := $(BIN)/scout
 FITS   := $(BIN)/python -m scout_cli.machine  # refuses a machine that is too small
 
 help: ## list the targets
-	@awk -F ":.*## " '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ":.*## " '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 	@requirements/setup.sh
@@ -146,6 +147,13 @@ bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/be
 
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)
+
+bench-server: $(STAMP) ## the tool server under wrk, beside verl-tool's: VERL_TOOL VERL_TOOL_PYTHON RUNS (wrk: apt-get install wrk)
+	@exec $(BIN)/python -m scout_tools.bench.server --out "$(RUNS)/bench-server" --verl-tool "$(VERL_TOOL)" \
+	  $(if $(VERL_TOOL_PYTHON),--verl-tool-python "$(VERL_TOOL_PYTHON)") $(ARGS)
+
+bench-bm25: $(STAMP) ## an index of a million passages, built and searched; with HOTPOT the text is real
+	@exec $(BIN)/python -m scout_tools.bench.bm25 --out "$(RUNS)/bench-bm25" $(if $(HOTPOT),--hotpot "$(HOTPOT)") $(ARGS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
 	@requirements/freeze.sh

@@ -17,6 +17,7 @@ from scout_protocol.errors import UserError
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("scout_tools.serve", "run the tool server"),
     "index": ("scout_tools.index_cli", "build, inspect and evaluate a BM25 index"),
+    "tools": ("scout_tools.tools_cli", "ask a running tool server, or put it under load"),
     "cache": ("scout_tools.cache_cli", "look into the search cache, take it elsewhere"),
     "world": ("scout_data.world_cli", "make the made-up world: documents, questions, rows"),
     "data": ("scout_data.cli", "RL rows: fetch, make, split, mix, audit, plan"),

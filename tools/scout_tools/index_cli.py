@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="print the facts about an index")
     evaluate = commands.add_parser("eval", help="recall of supporting titles on HotpotQA questions")
     evaluate.add_argument("--questions", type=Path, required=True, help="HotpotQA file")
+    evaluate.add_argument(
+        "--keep-stop-words", action="store_true", help="search for every word of a question"
+    )
     evaluate.add_argument("--limit", type=int, default=0, help="only the first N questions")
     search = commands.add_parser("search", help="print the best passages for a query")
     search.add_argument("query")
@@ -97,11 +100,12 @@ def _eval(args: argparse.Namespace) -> int:
     from scout_tools.backends.bm25 import BM25Backend
     from scout_tools.index_eval import evaluate, read_questions
     from scout_tools.progress import bar
+    from scout_tools.stopwords import STOP_WORDS
 
     questions = read_questions(args.questions)
     if args.limit > 0:
         questions = questions[: args.limit]
-    backend = BM25Backend(args.index)
+    backend = BM25Backend(args.index, stop_words=() if args.keep_stop_words else STOP_WORDS)
     start = time.monotonic()
     try:
         with bar("searching", len(questions)) as advance:

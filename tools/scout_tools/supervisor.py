@@ -9,13 +9,13 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scout_tools import log
+
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 12.0
 FAST_S = 5.0  # a worker that dies sooner than this died fast
 MAX_FAST_DEATHS = 5  # in a row, of every worker: something is wrong for good
 MAX_DELAY_S = 5.0
@@ -49,10 +49,13 @@ class Supervisor:
 
     Args:
         watch_pid: stop when this process ends; None to stop on signals only.
+        stop_timeout_s: workers that have not ended so long after a stop are killed.
     """
 
-    def __init__(self, n: int, work: Work, watch_pid: int | None = None) -> None:
-        self._work, self._slots = work, [_Slot() for _ in range(n)]
+    def __init__(
+        self, n: int, work: Work, watch_pid: int | None = None, stop_timeout_s: float = 12.0
+    ) -> None:
+        self._work, self._slots, self._stop_timeout_s = work, [_Slot() for _ in range(n)], stop_timeout_s
         self._life_read, self._life_write = os.pipe()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -104,7 +107,8 @@ class Supervisor:
                 os.close(report_read)
                 status = self._work(index, report_write, self._life_read)
             except BaseException as error:
-                print(f"worker {os.getpid()}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                text = f"worker {os.getpid()}: {type(error).__name__}: {error}"
+                log.say("error", "worker_failed", text)
             finally:
                 os._exit(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -151,7 +155,9 @@ class Supervisor:
         message = words.decode(errors="replace")
         if not self._announced:
             raise WorkerError(message)
-        _say(message)  # a replacement that cannot start: the others go on, and this one is tried again
+        log.say(
+            "error", "worker_failed", message
+        )  # a replacement that cannot start: the others go on, and this one is tried again
 
     def _signalled(self, numbers: bytes) -> None:
         for number in numbers:
@@ -164,7 +170,7 @@ class Supervisor:
     def stop(self) -> None:
         """Ask every worker to finish what it has accepted and go."""
         if not self._stopping:
-            self._stopping, self._stop_by = True, time.monotonic() + STOP_TIMEOUT_S
+            self._stopping, self._stop_by = True, time.monotonic() + self._stop_timeout_s
             self._kill(signal.SIGTERM)
 
     def _kill(self, number: signal.Signals) -> None:
@@ -190,17 +196,14 @@ class Supervisor:
             lived = time.monotonic() - slot.started
             slot.fast_deaths = slot.fast_deaths + 1 if lived < FAST_S else 0
             if all(s.fast_deaths >= MAX_FAST_DEATHS for s in self._slots):
-                _say("every worker dies soon after its start: stopping")
+                log.say("error", "gave_up", "every worker dies soon after its start: stopping")
                 self._gave_up = True
                 self.stop()
                 return
             delay = min(MAX_DELAY_S, 0.1 * 2**slot.fast_deaths) if slot.fast_deaths > 1 else 0.0
-            _say(f"worker {pid} died, starting another" + (f" in {delay:.1f} s" if delay else ""))
+            text = f"worker {pid} died, starting another" + (f" in {delay:.1f} s" if delay else "")
+            log.say("warning", "worker_died", text, worker_pid=pid, delay_s=delay)
             slot.restart_at = time.monotonic() + delay
-
-
-def _say(line: str) -> None:
-    print(f"scout serve: {line}", file=sys.stderr, flush=True)
 
 
 def _watch(pid: int | None) -> int | None:

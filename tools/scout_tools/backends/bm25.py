@@ -7,7 +7,7 @@ thread pool; tantivy releases the interpreter lock while it works.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +17,12 @@ import msgspec
 
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
+from scout_tools import stopwords
 from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.backends.base import BackendError
 from scout_tools.index import Stored
 from scout_tools.index_meta import IndexMeta, read_meta
+from scout_tools.stopwords import search_terms
 
 MAX_QUERY_TERMS = 256  # a runaway turn is not a query; its first terms are searched
 _STORED = msgspec.msgpack.Decoder(Stored)
@@ -33,25 +35,29 @@ class BM25Backend:
     Args:
         index: folder made by ``scout index build``.
         threads: searches at once in this process.
+        stop_words: words that queries do without.
 
     Raises:
         UserError: no index there, another format version, or files that cannot be opened.
     """
 
     name = "bm25"
+    keep_s = float("inf")  # an opened index never changes
 
-    def __init__(self, index: Path, threads: int = 2) -> None:
+    def __init__(
+        self, index: Path, threads: int = 2, stop_words: Collection[str] = stopwords.STOP_WORDS
+    ) -> None:
         self.meta: IndexMeta = read_meta(index)
         if self.meta.tokenizer != TOKENIZER:
             rebuild = f"rebuild it: scout index build --index {index} SOURCE"
             raise UserError("index", index, f"was built with tokenizer {self.meta.tokenizer!r}; {rebuild}")
-        self._analyzer = make_analyzer()
+        self._analyzer, self._stop_words = make_analyzer(), stop_words
         self._schema, self._searcher = _open(index, self.meta, self._analyzer)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="bm25")
 
     @property
     def fingerprint(self) -> str:
-        return f"bm25:{self.meta.fingerprint}"
+        return f"bm25:{self.meta.fingerprint}:{stopwords.VERSION if self._stop_words else 'all'}"
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
         """The best documents per query; see `Backend.search`."""
@@ -86,14 +92,15 @@ class BM25Backend:
         import tantivy
 
         # A set of terms: repeating a word in a question says nothing about the document (recall is the same).
-        terms = list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_QUERY_TERMS]
+        terms = search_terms(self._analyzer.analyze(query), self._stop_words, MAX_QUERY_TERMS)
         if not terms or topk < 1:
             return []
         # Built from terms, so that no character of the query is ever syntax.
         should = tantivy.Occur.Should
         clauses = [(should, tantivy.Query.term_query(self._schema, "body", term, "freq")) for term in terms]
         boolean = tantivy.Query.boolean_query(clauses)
-        limit = topk + 1
+        # Some more than asked for cost nothing, and settle most ties in one search.
+        limit = topk + 16
         hits = self._searcher.search(boolean, limit=limit, count=False).hits
         # Ties across the cut would depend on how segments were merged: take all of them, order by ordinal.
         while len(hits) == limit and hits[topk - 1][0] == hits[-1][0] and limit < _MAX_TIED:

@@ -1,0 +1,1 @@
+"""Load on a tool server, and what it did: a realistic mix, its driver, a chart."""
