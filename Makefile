@@ -148,11 +148,11 @@ bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/be
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)
 
-bench-server: $(STAMP) ## the tool server under wrk, beside verl-tool's: VERL_TOOL VERL_TOOL_PYTHON RUNS (wrk: apt-get install wrk)
+bench-server: $(STAMP) ## the tool server under wrk, beside verl-tool's: VERL_TOOL VERL_TOOL_PYTHON
 	@exec $(BIN)/python -m scout_tools.bench.server --out "$(RUNS)/bench-server" --verl-tool "$(VERL_TOOL)" \
 	  $(if $(VERL_TOOL_PYTHON),--verl-tool-python "$(VERL_TOOL_PYTHON)") $(ARGS)
 
-bench-bm25: $(STAMP) ## an index of a million passages, built and searched; with HOTPOT the text is real
+bench-bm25: $(STAMP) ## an index of a million passages, built and searched: HOTPOT, for real text
 	@exec $(BIN)/python -m scout_tools.bench.bm25 --out "$(RUNS)/bench-bm25" $(if $(HOTPOT),--hotpot "$(HOTPOT)") $(ARGS)
 
 constraints: $(STAMP) ## write requirements/constraints.txt from what is installed in .venv
