@@ -12,8 +12,9 @@ from scout_reward.reading import read_spans
 from scout_reward.score import score
 from scout_reward.settings import RewardSettings
 
-_WORDS = """the capital of a province was founded by an engineer in 1889 and its river, bridge and cathedral
-were named after Gustave Röntgen, who lived (1845–1923) near Königsberg""".split()
+_PROSE = """the capital of a province was founded by an engineer in 1889 and its river, bridge and cathedral
+were named after Gustave Röntgen, who lived (1845–1923) near Königsberg"""
+_WORDS = _PROSE.split()
 _DISTINCT = 2_000  # trajectories made; scored again and again up to the number asked for
 
 

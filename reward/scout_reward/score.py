@@ -97,7 +97,7 @@ def score(
     turns = read_turns(reading.policy_texts, dialect)
     answer = turns.answer.text
     terms = shaping(settings, reading, turns.queries, answer)
-    extra = sum(terms.values())
+    extra = sum(terms.values(), 0.0)
     n_searches = len(turns.queries)
     if not answer:
         return Score(extra, 0.0, 0.0, 0.0, turns.n_answers, "", turns.answer.why, n_searches, shaping=terms)

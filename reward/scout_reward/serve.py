@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import errno
 import os
+import signal
 import socket
 
 from scout_protocol.errors import UserError
@@ -62,9 +63,10 @@ def serve(args: argparse.Namespace, settings: RewardSettings) -> int:
         if watch is not None:
             watch.cancel()
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn takes it, stops, and then raises it once more
     try:
         asyncio.run(run())
-    except KeyboardInterrupt:  # uvicorn raises the signal again once it has stopped
+    except KeyboardInterrupt:
         pass
     finally:
         sock.close()
