@@ -1,7 +1,7 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor \
+.PHONY: help setup quickstart real serve-tools index data sft train-grpo train-dapo eval report view doctor serve-reward bench-reward \
         test test-slow check check-base bench-learning constraints clean
 
 RUNS   ?= runs
@@ -22,6 +22,7 @@ MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
 STEPS  ?= 20
 STAGE  ?= sft
+REWARD_PORT ?= 5001
 ARGS   ?=
 export TORCH_INDEX PYTHON
 
@@ -82,6 +83,12 @@ report: $(STAMP) ## draw the report of a run: RUN
 
 view: $(STAMP) ## read trajectories, coloured by who wrote what: RUN; e.g. ARGS="--where wrong --seed 1"
 	@exec $(SCOUT) view "$(RUN)" $(ARGS)
+
+serve-reward: $(STAMP) ## the scoring service: HOST REWARD_PORT; e.g. ARGS="--set step_penalty=0.02"
+	@exec $(SCOUT) reward serve --host $(HOST) --port $(REWARD_PORT) --exit-with $$PPID $(ARGS)
+
+bench-reward: $(STAMP) ## time the reward: 100,000 trajectories of 4 kB must take 20 s or less on one core
+	@OMP_NUM_THREADS=1 exec $(SCOUT) reward bench $(ARGS)
 
 doctor: ## say what this machine has and what is missing; works before set-up, too
 	@if [ -x $(SCOUT) ]; then exec $(SCOUT) doctor $(ARGS); fi; \

@@ -1,31 +1,17 @@
-"""Answer normalisation: the papers' rule, and a folded one beside it that forgives typography."""
+"""Answer normalisation: the papers' rule, which the protocol holds, and a folded one beside it."""
 
 from __future__ import annotations
 
 import re
-import string
 import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache, lru_cache
 
 from scout_protocol.errors import UserError
+from scout_protocol.normalise import normalise
 
 Normaliser = Callable[[str], str]
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalise(answer: str) -> str:
-    """Lower case, then without ASCII punctuation, then without English articles, single spaces.
-
-    The order matters and is SQuAD's (Rajpurkar et al. 2016, evaluation script v1.1), which HotpotQA and
-    Search-R1 copy word for word: punctuation goes before articles, so "A.M." becomes "am" and "the-end"
-    becomes "theend".
-    """
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_DROP_PUNCTUATION)).split())
-
 
 # Letters that Unicode does not take apart into a base letter and an accent.
 _LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i"})
@@ -60,6 +46,8 @@ def folded(answer: str) -> str:
     text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold())).translate(_LETTERS)
     return normalise(unicodedata.normalize("NFC", text).translate(_unicode_punctuation()))
 
+
+__all__ = ["NORMALISERS", "Normaliser", "folded", "get_normaliser", "normalise", "normalise_gold"]
 
 NORMALISERS: dict[str, Normaliser] = {"search_r1": normalise, "folded": folded}
 

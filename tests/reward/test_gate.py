@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import os
+from pathlib import Path
+
 import pytest
 
 from scout_protocol.dialect import REACT, SEARCH_R1, Dialect
 from scout_protocol.errors import UserError
+from scout_protocol.normalise import normalise
 from scout_reward import gate
 from scout_reward import score as score_module
 from scout_reward.cli import main
-from scout_reward.exact_match import exact_match
 from scout_reward.hacks import honest, known_hacks
 from scout_reward.reading import Reading, read_spans
 from scout_reward.score import score
 from scout_reward.settings import RewardSettings
 
+SHARED = Path(os.environ.get("SCOUT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SOUND = [
     RewardSettings(),
     RewardSettings(answer_tags="search_r1", format_score=0.0),
@@ -96,12 +101,27 @@ def test_a_matcher_that_never_matches_is_refused(monkeypatch: pytest.MonkeyPatch
         gate.check()
 
 
-def test_every_question_of_a_data_set_must_be_winnable() -> None:
+@pytest.mark.parametrize("broken", [["the"], ["?", ""], ["a <answer>b</answer>"], []])
+def test_golden_answers_that_cannot_be_won_are_counted(broken: list[str]) -> None:
     assert gate.check_golden([["Paris"], ["the", "Lyon"]]) == 2
-    for broken in (["the"], ["?", ""], ["a <answer>b</answer>"], []):
-        with pytest.raises(UserError, match="row 2"):
-            gate.check_golden([["Paris"], broken])
-    assert exact_match("the", ["the"]) == 0.0
+    with pytest.raises(UserError, match="1 of 2 questions cannot be won, the first is row 2"):
+        gate.check_golden([["Paris"], broken])
+    told = io.StringIO()
+    assert gate.check_golden([["Paris"]] * 100 + [broken], stream=told) == 100  # 1 of 101: told, not refused
+    assert told.getvalue().startswith("reward: rows: 1 of 101 questions cannot be won, the first is row 101")
+
+
+@pytest.mark.shared_data
+def test_the_real_nq_file_has_answers_that_cannot_be_won() -> None:
+    path = SHARED / "nq" / "search_r1_nq_search_test.parquet"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    golden = parquet.read_table(path, columns=["golden_answers"])["golden_answers"].to_pylist()
+    empty = sum(not any(normalise(answer) for answer in answers) for answers in golden)
+    told = io.StringIO()
+    assert gate.check_golden(golden, stream=told) == 3610 - empty
+    assert f"{empty} of 3610" in told.getvalue() and "[')']" in told.getvalue()
 
 
 def test_the_command_prints_what_passed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,6 +180,25 @@ def test_verl_finds_it_by_name_after_the_import_that_the_recipe_asks_for() -> No
     assert done.stdout.splitlines()[-1] == "scout_reward.verl_tool_manager"
 
 
+@pytest.mark.skipif(
+    not LEAKING.is_file(), reason="verl-tool/ is empty: git submodule update --init verl-tool"
+)
+def test_verl_tool_itself_finds_it_beside_its_own() -> None:
+    """verl-tool's registry on its vendored verl 0.7.0.dev, in a process of its own."""
+    code = (
+        "import verl; from verl_tool.workers.reward_manager import get_reward_manager_cls as get;"
+        "print(verl.__version__, get('scout_search').__module__)"
+    )
+    path = [str(REPO / "verl-tool" / "verl"), str(REPO / "verl-tool"), *sys.path]
+    env = os.environ | {
+        "VERL_USE_EXTERNAL_MODULES": "scout_reward.verl_tool_manager",
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "0.7.0.dev scout_reward.verl_tool_manager"
+
+
 def leaking_score() -> Any:
     """``compute_score`` of the manager that verl-tool ships, lifted out of its file."""
     wanted = {"normalize_answer", "em_check", "extract_solution", "count_answer_tags", "compute_score"}
