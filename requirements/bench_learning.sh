@@ -15,3 +15,4 @@ for seed in "$@"; do
   time { .venv/bin/scout quickstart --run "$folder/seed$seed" --seed "$seed" & child=$!; wait "$child"; }
   child=""
 done
+.venv/bin/python -m scout_cli.bench_table "$folder"

@@ -84,7 +84,9 @@ class TransformersPolicy:
             raise UserError("model", path, "is not a model folder (no config.json)")
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # the callers show their own
         if threads is not None:
             torch.set_num_threads(threads)
         tokenizer = AutoTokenizer.from_pretrained(str(path))

@@ -12,9 +12,10 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from scout_cli.pipeline import Pipeline, Stage, StageFailedError, tool_server
+from scout_cli.pipeline import CpuMeter, Pipeline, Stage, StageFailedError, tool_server
 from scout_cli.quickstart import _parser, learning_stages, main, prepare_stages
 from scout_protocol.errors import UserError
 
@@ -113,6 +114,27 @@ def test_the_server_answers_inside_the_block_and_is_gone_after(tmp_path: Path) -
         assert response.status == 200
     with pytest.raises(OSError):
         urllib.request.urlopen(f"{url}/ready", timeout=5)
+
+
+BURN = """
+import subprocess, sys, time
+def burn(seconds):
+    while time.process_time() < seconds:
+        pass
+child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile time.process_time() < 1.0: pass"])
+burn(0.5)
+child.wait()
+"""
+
+
+def test_cpu_seconds_are_those_of_the_whole_tree() -> None:
+    root = psutil.Popen([sys.executable, "-c", BURN])
+    meter = CpuMeter()
+    while root.poll() is None:
+        meter.look([root, *root.children(recursive=True)])
+        time.sleep(0.01)
+    # 0.5 s of its own and 1.0 s of its child, and a little to start two interpreters
+    assert 1.4 <= meter.total_s() <= 2.5
 
 
 HOLD = """

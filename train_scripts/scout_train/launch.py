@@ -115,6 +115,8 @@ def environment(config: Any, temp_dir: str) -> dict[str, str]:
         # Ray keeps idle workers ready for tasks; a run has only actors, each with a process of its own.
         RAY_enable_worker_prestart="0",
         RAY_prestart_worker_first_driver="0",
+        # Ray's 15 makes the model yield to every other process: a browser tab doubles the time of a step.
+        RAY_worker_niceness="0",
     )
     return env
 
