@@ -20,7 +20,7 @@ _DISTINCT = 2_000  # trajectories made; scored again and again up to the number 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``seconds`` for ``n`` trajectories of ``mean_bytes`` bytes each, one thread."""
+    """``seconds`` of one core for ``n`` trajectories of ``mean_bytes`` bytes each."""
 
     n: int
     mean_bytes: float
@@ -31,17 +31,18 @@ class Timing:
 def measure(n: int, kilobytes: float, policy_share: float, settings: RewardSettings, seed: int = 0) -> Timing:
     """Score ``n`` trajectories, whose texts hold ``kilobytes`` kB with ``policy_share`` of it by the policy.
 
-    The time covers what training pays per trajectory: reading the spans and scoring.
+    The time covers what training pays per trajectory: reading the spans and scoring. It is CPU time of this
+    one thread, so that what else the machine does is not counted.
     """
     rng = random.Random(seed)
     made = [_trajectory(rng, kilobytes * 1000, policy_share) for _ in range(min(n, _DISTINCT))]
     sizes = [sum(len(span.text.encode()) for span in spans) for spans, _ in made]
     total = 0.0
-    start = time.perf_counter()
+    start = time.process_time()
     for i in range(n):
         spans, golden = made[i % len(made)]
         total += score(read_spans(spans), golden, settings=settings).total
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     return Timing(n, sum(sizes) / len(sizes), seconds, total / n)
 
 

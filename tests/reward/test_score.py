@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 import pytest
@@ -314,3 +315,27 @@ def test_long_texts_take_linear_time(piece: str) -> None:
     start = time.process_time()
     score([text], ["Paris"])
     assert time.process_time() - start < 2.0  # a quadratic scan needs minutes
+
+
+@given(
+    st.lists(st.text(alphabet="abc \n", max_size=20), max_size=4),
+    st.integers(0, 5),
+    st.sampled_from(["Paris", "Lyon", "Paris or Lyon"]),
+)
+def test_the_reward_moves_with_nothing_but_the_answer(prose: list[str], searches: int, answer: str) -> None:
+    """Neither thinking longer, nor searching more, nor searching for the answer moves it."""
+    bare = score([f"<answer>{answer}</answer>"], ["Paris"])
+    turns = [f"<think>{text}</think><search>Paris {i}</search>" for i, text in enumerate(prose[:searches])]
+    turns += ["<search>q</search>"] * (searches - len(turns))
+    found = score([*turns, f"{' '.join(prose)}<answer>{answer}</answer>"], ["Paris"])
+    assert (found.total, found.em, found.f1, found.format) == (bare.total, bare.em, bare.f1, bare.format)
+    assert found.n_searches == searches
+
+
+@given(POLICY_TEXTS, st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=4), st.randoms())
+def test_the_order_of_golden_answers_does_not_matter(texts: list[str], golds: list[str], rng: Random) -> None:
+    shuffled = list(golds)
+    rng.shuffle(shuffled)
+    for settings in (RewardSettings(), RewardSettings(outcome="f1", normaliser="folded")):
+        one, other = score(texts, golds, settings=settings), score(texts, shuffled, settings=settings)
+        assert (one.total, one.em, one.f1) == (other.total, other.em, other.f1)
