@@ -1,38 +1,14 @@
-"""`scout reward explain FILE.jsonl`: the parts of every score, for traces and for published transcripts."""
+"""`scout reward …`: explain scores, serve them, check the gate, time the scorer."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from scout_protocol.dialect import DIALECTS, get_dialect
+from scout_protocol.dialect import DIALECTS
 from scout_protocol.errors import UserError
-from scout_protocol.records import Author, Trace
-
-if TYPE_CHECKING:
-    from scout_reward.score import Score
-
-
-class _Transcript(msgspec.Struct):
-    """A published rollout: everything after the prompt as one string."""
-
-    question: str
-    golden: list[str]
-    full_output: str
-
-
-class _Scored(msgspec.Struct):
-    """One line of the file, scored; ``score`` is None where an outage took the reward away."""
-
-    line: int
-    question: str
-    golden: list[str]
-    score: Score | None
+from scout_reward import explain, serve
+from scout_reward.settings import RewardSettings, parse_settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,122 +16,81 @@ def _parser() -> argparse.ArgumentParser:
         prog="scout reward", description="Scores of trajectories and their parts."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    explain = commands.add_parser("explain", help="a table of the parts of every score")
-    explain.add_argument("file", help="JSON lines: traces, or transcripts with question, golden, full_output")
-    explain.add_argument("--limit", type=int, help="read at most this many lines")
-    explain.add_argument(
-        "--format-score", type=float, default=0.1, help="reward of a wrong answer (default: 0.1)"
-    )
-    explain.add_argument(
-        "--dialect",
-        default="search-r1",
-        choices=sorted(DIALECTS),
-        help="tags of transcripts; traces name their own",
-    )
-    explain.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
-    return parser
-
-
-def _read(path: str) -> Iterator[tuple[int, Any]]:
-    source = Path(path)
-    if not source.is_file():
-        raise UserError(path, "no such file", "give the path of a JSON lines file")
-    count = 0
-    with source.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    yield number, msgspec.json.decode(line)
-                except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                    raise UserError(
-                        f"{path}: line {number}", error, "every line must be one JSON value"
-                    ) from error
-                count += 1
-    if not count:
-        raise UserError(path, "no lines", "the file is empty")
-
-
-def _score_line(item: Any, where: str, number: int, args: argparse.Namespace) -> _Scored:
-    from scout_reward.score import score, score_trace
-    from scout_reward.transcripts import split_transcript
-
-    try:
-        if isinstance(item, dict) and "spans" in item:
-            trace = msgspec.convert(item, Trace)
-            return _Scored(
-                number, trace.question, trace.golden_answers, score_trace(trace, args.format_score)
-            )
-        row = msgspec.convert(item, _Transcript)
-    except msgspec.ValidationError as error:
-        remedy = "must be a trace, or an object with question, golden (list) and full_output"
-        raise UserError(where, error, remedy) from error
-    dialect = get_dialect(args.dialect)
-    texts = [span.text for span in split_transcript(row.full_output, dialect) if span.author is Author.POLICY]
-    return _Scored(number, row.question, row.golden, score(texts, row.golden, dialect, args.format_score))
-
-
-def _explain(args: argparse.Namespace) -> int:
-    if args.limit is not None and args.limit < 1:
-        raise UserError("--limit", args.limit, "must be at least 1")
-    scored: list[_Scored] = []
-    for number, item in _read(args.file):
-        scored.append(_score_line(item, f"{args.file}: line {number}", number, args))
-        if len(scored) == args.limit:
-            break
-    if args.json:
-        for row in scored:
-            parts = row.score.as_dict() if row.score else None
-            record = {"line": row.line, "question": row.question, "golden": row.golden, "score": parts}
-            sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-        return 0
-    _print_table(scored, args.file)
-    return 0
-
-
-def _print_table(scored: list[_Scored], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    table = Table(title=Text(Path(title).name), header_style="bold")
-    for name in ("line", "total", "em", "f1", "format", "n"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, ratio in (("answer", 3), ("golden", 3), ("why", 3)):
-        table.add_column(name, ratio=ratio, overflow="fold")
-    for row in scored:
-        golden = Text(_short(" | ".join(row.golden)))
-        if row.score is None:
-            table.add_row(
-                str(row.line), "-", "-", "-", "-", "-", "", golden, Text("outage: no reward"), style="yellow"
-            )
-            continue
-        s = row.score
-        style = "green" if s.em else ("" if s.format else "red")
-        numbers = (f"{s.total:.3f}", f"{s.em:.0f}", f"{s.f1:.2f}", f"{s.format:.0f}", str(s.n_answers))
-        table.add_row(str(row.line), *numbers, Text(_short(s.answer)), golden, Text(s.why), style=style)
-    console.print(table)
-
-    rewarded = [row.score for row in scored if row.score is not None]
-    lost = len(scored) - len(rewarded)
-    n = max(len(rewarded), 1)
-    means = {
-        "total": sum(s.total for s in rewarded) / n,
-        "em": sum(s.em for s in rewarded) / n,
-        "f1": sum(s.f1 for s in rewarded) / n,
-        "format": sum(s.format for s in rewarded) / n,
+    told = {
+        "explain": "a table of the parts of every score",
+        "serve": "a scoring service over HTTP: POST /score, GET /health, GET /metrics",
+        "gate": "gold must score 1.0 and twelve known hacks what they should",
+        "bench": "time the scorer on made-up trajectories",
     }
-    shown = "  ".join(f"{name} {value:.3f}" for name, value in means.items())
-    print(
-        f"mean of {len(rewarded)}:  {shown}" + (f"   ({lost} ended by an outage: no reward)" if lost else "")
+    subparsers = {name: commands.add_parser(name, help=text) for name, text in told.items()}
+    for sub in subparsers.values():
+        sub.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting of the reward, e.g. step_penalty=0.02 (repeatable; README lists them)",
+        )
+        sub.add_argument(
+            "--dialect",
+            default="search-r1",
+            choices=sorted(DIALECTS),
+            help="tags where the input names none (default %(default)s)",
+        )
+    explain.add_arguments(subparsers["explain"])
+    serve.add_arguments(subparsers["serve"])
+    add = subparsers["bench"].add_argument
+    add("--n", type=int, default=100_000, help="trajectories (default %(default)s)")
+    add("--kb", type=float, default=4.0, help="kB of text in each (default %(default)s)")
+    add(
+        "--policy-share",
+        type=float,
+        default=1.0,
+        help="of it by the policy (default %(default)s: all)",
     )
-
-
-def _short(text: str, width: int = 60) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "…"
+    add("--at-most-s", type=float, default=20.0, help="longer is exit status 1 (default %(default)s)")
+    return parser
 
 
 def main(argv: list[str]) -> int:
     """Entry point of `scout reward`."""
-    return _explain(_parser().parse_args(argv))
+    args = _parser().parse_args(argv)
+    settings = parse_settings(args.set)
+    if args.command == "serve":
+        return serve.serve(args, settings)
+    if args.command == "gate":
+        return _gate(settings)
+    if args.command == "bench":
+        return _bench(args, settings)
+    from scout_reward.shaping import announce
+
+    announce(settings)
+    return explain.explain(args, settings)
+
+
+def _gate(settings: RewardSettings) -> int:
+    from scout_reward import gate
+
+    passed = gate.check(settings)
+    print("\n".join(passed) + "\ngate: passed")
+    return 0
+
+
+def _bench(args: argparse.Namespace, settings: RewardSettings) -> int:
+    from scout_reward.bench import measure
+
+    if args.n < 1 or not 0.5 <= args.kb <= 1000 or not 0 < args.policy_share <= 1:
+        raise UserError(
+            "--n, --kb, --policy-share",
+            f"{args.n}, {args.kb}, {args.policy_share}",
+            "at least 1 trajectory, 0.5 to 1000 kB, a share in (0, 1]",
+        )
+    found = measure(args.n, args.kb, args.policy_share, settings)
+    print(
+        f"{found.n} trajectories of {found.mean_bytes / 1000:.1f} kB in {found.seconds:.2f} s on one core: "
+        f"{found.seconds / found.n * 1e6:.0f} µs each (mean reward {found.mean_total:.3f})"
+    )
+    if found.seconds > args.at_most_s:
+        print(f"scout reward: slower than --at-most-s {args.at_most_s:g}", file=sys.stderr)
+        return 1
+    return 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scout_reward.score import score
+from scout_reward.settings import RewardSettings
 from scout_reward.verl_adapter import compute_score
 
 TEXTS = ["<search>q</search>", "<answer>Paris</answer>"]
@@ -20,14 +21,14 @@ def test_scores_the_policy_texts_and_not_the_decoded_response() -> None:
     leak = "<information><answer>Paris</answer></information>"
     found = compute_score("nq", leak, TRUTH, {"policy_texts": ["<search>q</search>", "Hm."]})
     assert found["score"] == 0.0
-    found = compute_score("nq", "nothing here", TRUTH, {"policy_texts": TEXTS, "other": 1}, num_turns=3)
+    found = compute_score("nq", "nothing here", TRUTH, {"policy_texts": TEXTS, "other": 1})
     assert (found["score"], found["acc"]) == (1.0, 1.0)
 
 
 def test_equals_the_plain_score_with_settings() -> None:
     wrong = ["<answer>Lyon</answer>"]
     found = compute_score("nq", "", TRUTH, {"policy_texts": wrong}, format_score=0.2)
-    assert found["score"] == score(wrong, ["Paris"], format_score=0.2).total == 0.2
+    assert found["score"] == score(wrong, ["Paris"], settings=RewardSettings(format_score=0.2)).total == 0.2
     assert all(isinstance(value, float) for value in found.values())
 
 
@@ -47,7 +48,8 @@ def test_numpy_arrays_as_parquet_readers_hand_them_out() -> None:
         ("Paris", {"policy_texts": TEXTS}, "ground_truth"),
         ({}, {"policy_texts": TEXTS}, "ground_truth"),
         ({"target": "Paris"}, {"policy_texts": TEXTS}, "ground_truth.target"),
-        ({"target": []}, {"policy_texts": TEXTS}, "golden_answers"),
+        ({"target": []}, {"policy_texts": TEXTS}, "ground_truth.target"),
+        (TRUTH, {"policy_texts": TEXTS, "infra_failed": True}, "infra_failed"),
     ],
 )
 def test_refuses_loudly_and_the_error_survives_pickling(truth: Any, extra: Any, field: str) -> None:

@@ -159,6 +159,51 @@ def test_the_reward_reads_the_policys_own_text(
     assert out.extra_fields["reward_extra_info"]["acc"] == acc
 
 
+ROME = "<answer>Rome</answer>"
+SHAPED = {
+    # scout.reward.* -> (turns, reward without it, reward with it); the step of a trajectory is 9
+    ("format_score=0.3",): ((ROME,), 0.1, 0.3),
+    ("format_schedule=linear", "format_steps=18", "format_end=0.02"): ((ROME,), 0.1, 0.06),
+    ("answer_tags=search_r1",): (("<answer>Rome</answer><answer>Paris</answer>",), 0.5, 1.0),
+    ("normaliser=folded",): (("<answer>Pâris</answer>",), 0.1, 1.0),
+    ("outcome=f1",): (("<answer>Paris France</answer>",), 0.1, 2 / 3),
+    ("step_penalty=0.02",): ((SEARCH, RIGHT), 1.0, 0.98),
+    ("quadratic_step_penalty=0.01",): ((SEARCH, SEARCH, RIGHT), 1.0, 0.96),
+    ("duplicate_query_penalty=0.1",): ((SEARCH, SEARCH, RIGHT), 1.0, 0.9),
+    ("duplicate_query_penalty=0.1", "duplicate_query_rouge_l=0.4"): (
+        (SEARCH, "<search>France Peru</search>", RIGHT),
+        1.0,
+        0.9,
+    ),
+    ("overlong_penalty=0.5", "overlong_max_tokens=2", "overlong_buffer_tokens=1"): ((RIGHT,), 1.0, 0.5),
+    ("no_search_penalty=0.2",): ((RIGHT,), 1.0, 0.8),
+    ("no_evidence_penalty=0.2",): ((RIGHT,), 1.0, 0.8),
+}
+
+
+@pytest.mark.parametrize("keys", SHAPED, ids=lambda keys: keys[-1].split("=")[0])
+def test_every_reward_key_has_the_effect_that_it_names(play: Play, keys: tuple[str, ...]) -> None:
+    turns, plain, shaped = SHAPED[keys]
+    assert play(*turns).output.reward_score == pytest.approx(plain)
+    played = play(*turns, settings=tuple(f"scout.reward.{key}" for key in keys))
+    assert played.output.reward_score == pytest.approx(shaped)
+    parts = played.output.extra_fields["reward_extra_info"]
+    assert all(isinstance(value, float) for value in parts.values())
+    assert sum(value for key, value in parts.items() if key.startswith("shaping_")) == pytest.approx(
+        shaped - plain if "penalty" in keys[0] else 0.0
+    )
+    assert played.traces[-1].score["total"] == played.output.reward_score
+
+
+def test_no_reward_key_is_left_without_a_test_of_its_effect() -> None:
+    import dataclasses
+
+    from scout_train.settings import RewardSection
+
+    tried = {key.split("=")[0] for keys in SHAPED for key in keys}
+    assert tried == {field.name for field in dataclasses.fields(RewardSection)}
+
+
 def test_first_and_last_weights_of_a_trajectory_are_told(play: Play) -> None:
     fields = play(SEARCH, RIGHT).output.extra_fields
     assert (fields["min_global_steps"], fields["max_global_steps"]) == (4, 5)

@@ -46,6 +46,32 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
     return text
 
 
+def test_the_reward_gate_is_asked_before_anything_starts(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scout_data.rows import make_row, write_rows
+    from scout_reward import shaping
+
+    monkeypatch.setattr(shaping, "_announced", set())
+    assert train("--dry-run", set="scout.reward.step_penalty=0.02") == 0
+    assert capsys.readouterr().err.count("hack risk of step_penalty=0.02") == 1
+    for setting, told in (
+        ("scout.reward.step_penalty=2", "lower the penalties"),
+        ("scout.reward.format_score=1.5", "format_score"),
+        ("scout.reward.answer_tags=halve", "divide, search_r1"),
+    ):
+        with pytest.raises(UserError) as error:
+            train(set=setting)
+        assert told in one_line(error)
+    unwinnable = tmp_path / "rows.parquet"
+    rows = [make_row("q?", ["the"], "search_r1", "t", "train", i) for i in range(8)]
+    write_rows(unwinnable, rows)
+    with pytest.raises(UserError) as error:
+        train(train=unwinnable)
+    assert "8 of 8 questions cannot be won" in one_line(error)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_dry_run_prints_the_recipe_and_starts_nothing(
     train: Train, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

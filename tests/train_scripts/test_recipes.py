@@ -96,9 +96,12 @@ def test_every_scout_key_is_read_somewhere() -> None:
         if isinstance(node, ast.Attribute)
     }
     from scout_agent.episode import EpisodeSettings
+    from scout_reward.settings import RewardSettings
     from scout_train.sampler import SamplerOptions
 
-    passed_on = {f.name for c in (EpisodeSettings, SamplerOptions) for f in dataclasses.fields(c)}
+    passed_on = {
+        f.name for c in (EpisodeSettings, RewardSettings, SamplerOptions) for f in dataclasses.fields(c)
+    }
     for section in dataclasses.fields(settings.ScoutSection):
         assert section.name in read
         for key in dataclasses.fields(section.default_factory):  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from scout_protocol.errors import UserError
 from scout_protocol.prompt import recognise
 from scout_protocol.records import Author, RLRow, Span, StopReason, Trace
 from scout_reward.score import score_trace
+from scout_reward.settings import RewardSettings
 from scout_train.settings import ScoutSection, read_settings
 from scout_train.traces import TraceLog
 
@@ -167,6 +168,7 @@ class Surroundings:
         self.episode = EpisodeSettings(
             **asdict(self.settings.episode), max_response_tokens=int(config.data.max_response_length)
         )
+        self.reward = RewardSettings(**asdict(self.settings.reward))
         tools = self.settings.tools
         self.tools = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
         self.traces = TraceLog(Path(self.settings.run.dir) / "traces.jsonl")
@@ -231,14 +233,14 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
             "group": str(fields["uid"]),
             "member": int(fields["session_id"]),
         }
-        score = score_trace(trace, around.settings.reward.format_score)
+        score = score_trace(trace, around.reward)
         if score is not None:
             trace.score = score.as_dict()
         around.traces.write(trace, train)
         # Without a token of its own a trajectory has nothing to train (a time-out before the first turn).
         if score is None or not trace.n_policy_tokens:
             return []
-        parts = {"acc": score.em, "f1": score.f1, "format": score.format, "n_answers": float(score.n_answers)}
+        parts = score.as_metrics()
         parts["searches"] = float(trace.n_searches)
         parts["answered"] = float(trace.stop_reason is StopReason.ANSWER)
         return to_output(trace, score.total, parts, policy)

@@ -74,10 +74,12 @@ def check_model(folder: Path, tokens: int) -> int:
     return size_bytes
 
 
-def check_rows(name: str, path: str, at_least: int) -> None:
-    """A parquet file with the columns of an RL row and at least so many rows, that no audit has refused."""
+def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
+    """A parquet file of RL rows, at least so many, refused by no audit, whose questions can be won."""
     from scout_data.audit import refusal
     from scout_data.rows import read_rows
+    from scout_reward import gate
+    from scout_reward.settings import RewardSettings
 
     rows = read_rows(path)
     if len(rows) < at_least:
@@ -87,6 +89,8 @@ def check_rows(name: str, path: str, at_least: int) -> None:
     if reason := refusal(path):
         remedy = "its audit refused it: mend it (scout data mix), or audit it again with --allow FINDING"
         raise UserError(f"{name} {path}", reason, remedy)
+    reward = RewardSettings(**dict(config.scout.reward))
+    gate.check_golden((row.golden_answers for row in rows), reward, f"{name} {path}")
 
 
 def check_tools(url: str, timeout_s: float = 5.0) -> None:
@@ -110,9 +114,11 @@ def check_config(config: Any) -> None:
     """Numbers that must fit each other."""
     from scout_agent.episode import EpisodeSettings
     from scout_protocol.dialect import get_dialect
+    from scout_reward import gate
+    from scout_reward.settings import RewardSettings
 
     actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
-    get_dialect(config.scout.episode.dialect)
+    gate.check(RewardSettings(**dict(config.scout.reward)), [get_dialect(config.scout.episode.dialect)])
     EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
     for key, value in (
         ("data.train_batch_size", data.train_batch_size),

@@ -214,9 +214,9 @@ def main(argv: list[str]) -> int:
     model_bytes = checks.check_model(
         args.model, config.data.max_prompt_length + config.data.max_response_length
     )
-    checks.check_rows("--train", str(args.train), config.data.train_batch_size)
+    checks.check_rows("--train", str(args.train), config.data.train_batch_size, config)
     if args.val is not None:
-        checks.check_rows("--val", str(args.val), 1)
+        checks.check_rows("--val", str(args.val), 1, config)
     elif args.eval_every:
         raise UserError("--eval-every", args.eval_every, "needs --val")
     if args.dry_run:

@@ -34,9 +34,24 @@ class ToolsSection:
 
 @dataclass
 class RewardSection:
-    """What `scout_reward.score` may be told."""
+    """What a reward may be told; becomes `scout_reward.settings.RewardSettings`, whose names these are."""
 
     format_score: float = MISSING  # type: ignore[assignment]
+    format_schedule: str = "constant"
+    format_end: float = 0.0
+    format_steps: int = 0
+    answer_tags: str = "divide"
+    normaliser: str = "search_r1"
+    outcome: str = "em"
+    step_penalty: float = 0.0
+    quadratic_step_penalty: float = 0.0
+    duplicate_query_penalty: float = 0.0
+    duplicate_query_rouge_l: float = 0.8
+    overlong_penalty: float = 0.0
+    overlong_max_tokens: int = 0
+    overlong_buffer_tokens: int = 0
+    no_search_penalty: float = 0.0
+    no_evidence_penalty: float = 0.0
 
 
 @dataclass
