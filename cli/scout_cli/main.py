@@ -55,7 +55,7 @@ def _usage_errors_as_one_line() -> Iterator[None]:
         raise UserError("arguments", message, f"`{parser.prog} --help` lists them")
 
     original = argparse.ArgumentParser.error
-    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
+    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
