@@ -71,3 +71,29 @@ def test_wrong_inputs_are_one_line_with_status_2(
         error = capsys.readouterr().err
         assert error.startswith("scout sft: ") and error.count("\n") == 1, error
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_init_on_a_full_disk_is_one_line(files: tuple[Path, Path], tmp_path: Path) -> None:
+    import resource
+
+    corpus, rows = map(str, files)
+    out = tmp_path / "full" / "m"
+    sizes = ["--hidden", "64", "--layers", "1", "--heads", "2", "--vocab", "400", "--min-frequency", "2"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scout_cli.main",
+            *("sft", "init", "--corpus", corpus, "--rows", rows),
+            "--out",
+            str(out),
+            *sizes,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    assert list(out.parent.iterdir()) == []

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,3 +293,22 @@ def test_cli_info_and_search(index_dir):
     done = scout("index", "search", "analytical engine", "--index", index_dir, "--topk", 1)
     assert done.stdout.split("\n")[0].endswith("Charles Babbage  [b]")
     assert scout("index", "search", " ", "--index", index_dir).returncode == 2
+
+
+@pytest.mark.parametrize("topk", [0, -1])
+def test_no_results_asked_for_is_refused(index_dir, topk):
+    done = scout("index", "search", "analytical", "--index", index_dir, "--topk", topk)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"scout index: --topk: {topk}: must be at least 1\n"
+
+
+def test_passages_that_cannot_be_read_are_one_line_that_says_rebuild(index_dir, tmp_path):
+    damaged = shutil.copytree(index_dir, tmp_path / "damaged")
+    (store,) = damaged.glob("data-*/*.store")
+    content = bytearray(store.read_bytes())
+    content[8 : len(content) // 2] = b"\xff" * (len(content) // 2 - 8)
+    store.write_bytes(content)
+    done = scout("index", "search", "analytical engine", "--index", damaged)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "is damaged" in line and f"scout index build --index {damaged}" in line
