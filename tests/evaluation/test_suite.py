@@ -225,6 +225,7 @@ def rows_from_hub(endpoint: str, name: str, tmp_path: Path) -> subprocess.Comple
     """In a process of its own: the client reads its environment once."""
     env = os.environ | {
         "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "0",
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "NO_PROXY": "*",

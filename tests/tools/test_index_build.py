@@ -238,7 +238,10 @@ def start_build_from_pipe(index: Path, tmp_path: Path) -> tuple[subprocess.Popen
     fifo = tmp_path / "fifo.jsonl"
     os.mkfifo(fifo)
     command = [sys.executable, "-m", "scout_cli.main", "index", "build", str(fifo), "--index", str(index)]
-    build = subprocess.Popen(command, stderr=subprocess.PIPE)
+    # In the background of a shell SIGINT is ignored, and children inherit that.
+    build = subprocess.Popen(
+        command, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     handle = os.open(fifo, os.O_WRONLY)  # returns once the build has opened the other end
     rows = "".join(
         json.dumps({"id": str(i), "title": f"N{i}", "text": "steady words"}) + "\n" for i in range(20_000)

@@ -13,10 +13,6 @@ from typing import Any
 
 import pytest
 
-# verl reads these when it is first imported.
-os.environ.setdefault("VERL_PLATFORM", "cpu")
-os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "scout_train.cpu.platform")
-os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Cuba": "Havana"}
