@@ -47,7 +47,11 @@ class Store:
             for member, outcome in enumerate(outcomes):
                 if outcome is not None:
                     key = f"{uid}_{member}_0"
-                    self.tags[partition][key] = {"status": "success", "seq_len": 1}
+                    self.tags[partition][key] = {
+                        "status": "success",
+                        "seq_len": 1,
+                        "global_steps": self.tags[partition][uid]["global_steps"],
+                    }
                     self.values[key] = {"reward_extra_info": {"acc": outcome}}
             self.tags[partition][uid]["status"] = "finished"
 
@@ -87,6 +91,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
             "max_num_gen_batches": 4,
             "max_inflight_gen_batches": 1,
             "max_infra_error_share": 1.0,
+            "carry_max_steps": 1,
         } | options
         buffer = ScoutReplayBuffer(
             sampler_kwargs=kwargs,
@@ -188,7 +193,7 @@ def test_an_outage_ends_the_step_with_the_reason(make: Make) -> None:
 
     buffer, _ = make(itertools.repeat([None, 1.0, 0.0, None]), max_infra_error_share=0.25)
     with pytest.raises(
-        UnfilledStepError, match=r"4 of at least 8 trajectories were lost in step 7.*tool server"
+        UnfilledStepError, match=r"4 of 8 trajectories of step 7 were lost, more than 25%.*tool server"
     ):
         buffer.sample(7, "train", 2)
 
@@ -207,7 +212,13 @@ def test_an_unknown_metric_names_the_ones_there_are(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_num_gen_batches": 0}, {"max_infra_error_share": 0.0}, {"max_infra_error_share": 1.5}]
+    "bad",
+    [
+        {"max_num_gen_batches": 0},
+        {"max_infra_error_share": 0.0},
+        {"max_infra_error_share": 1.5},
+        {"carry_max_steps": -1},
+    ],
 )
 def test_options_without_a_bound_are_refused(make: Make, bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):

@@ -21,6 +21,8 @@ class EpisodeSection:
     max_obs_tokens: int = MISSING  # type: ignore[assignment]
     turn_timeout_s: float = MISSING  # type: ignore[assignment]
     trajectory_timeout_s: float = MISSING  # type: ignore[assignment]
+    force_answer: bool = False  # before the last turn the tool says that it is the last
+    max_same_searches: int = 0  # one more identical search is answered by a note; 0: no limit
 
 
 @dataclass
@@ -30,13 +32,19 @@ class ToolsSection:
     url: str = MISSING
     timeout_s: float = MISSING  # type: ignore[assignment]
     max_connections: int = 256
+    outage_patience_s: float = 0.0  # how long a call waits for a server that is gone, e.g. restarted
 
 
 @dataclass
 class RewardSection:
-    """What `scout_reward.score` may be told."""
+    """What `scout_reward.score` may be told, and what is added to its verdict."""
 
     format_score: float = MISSING  # type: ignore[assignment]
+    timeout_score: float = 0.0  # reward of a trajectory that a deadline ended
+    overlong_mask: bool = False  # see `scout_train.overlong`; not together with a buffer
+    overlong_buffer_tokens: int = 0  # 0: no soft punishment
+    overlong_max_tokens: int = 0  # in policy tokens; 0: data.max_response_length
+    overlong_penalty: float = 1.0
 
 
 @dataclass
@@ -45,6 +53,7 @@ class SamplerSection:
 
     poll_interval_s: float = MISSING  # type: ignore[assignment]
     max_infra_error_share: float = MISSING  # type: ignore[assignment]
+    carry_max_steps: int = 1  # how many steps old a surplus group may be when it is trained; 0: drop them
 
 
 @dataclass
@@ -83,3 +92,25 @@ def read_settings(config: Any) -> ScoutSection:
     merged = OmegaConf.merge(OmegaConf.structured(ScoutSection), config.scout)
     found: ScoutSection = OmegaConf.to_object(merged)
     return found
+
+
+def check_settings(config: Any) -> None:
+    """Settings of ours that must fit each other and verl's.
+
+    Raises:
+        UserError: over-long trajectories both masked and punished; surplus groups carried over although their
+            old log-probabilities would be those of newer weights.
+    """
+    from scout_protocol.errors import UserError
+    from scout_train.overlong import overlong_rule
+
+    overlong_rule(config)
+    carry = config.scout.sampler.carry_max_steps
+    bypass = config.algorithm.rollout_correction.get("bypass_mode", False)
+    if config.algorithm.filter_groups.enable and carry and not bypass:
+        raise UserError(
+            "scout.sampler.carry_max_steps",
+            carry,
+            "set it to 0, or algorithm.rollout_correction.bypass_mode=true: old log-probabilities computed "
+            "anew would hide that carried groups come from older weights",
+        )
