@@ -250,7 +250,9 @@ def test_drift_counts_positions() -> None:
     assert drift([1, 2, 3, 4, 9, 9, 5], mask, sampled) == 0
     assert drift([1, 2, 3, 7, 9, 9, 5], mask, sampled) == 1  # another token would be trained
     assert drift([1, 2, 3, 4, 9, 8, 5], mask, sampled) == 1  # the model read another observation
-    assert drift([1, 2, 3, 4, 9, 9, 5], [0, 0, 1, 1, 0, 1, 1], sampled) == 1  # an observation would be trained
+    assert (
+        drift([1, 2, 3, 4, 9, 9, 5], [0, 0, 1, 1, 0, 1, 1], sampled) == 1
+    )  # an observation would be trained
     assert drift([1, 2, 3, 4], [0, 0, 1, 1], sampled) == 3  # a turn is missing
 
 
@@ -279,7 +281,9 @@ def test_force_answer_is_tool_text_without_loss(play: Play) -> None:
     assert sum(out.response_mask) == trace.n_policy_tokens == out.extra_fields["policy_tokens"]
     assert len(out.response_mask) - sum(out.response_mask) == trace.n_tool_tokens
     assert out.reward_score == 1.0 and played.totals.metrics()["scout/forced_answers"] == 1
-    assert "last turn" not in "".join(s.text for s in play(SEARCH, RIGHT, settings=options[:1]).traces[-1].spans)
+    assert "last turn" not in "".join(
+        s.text for s in play(SEARCH, RIGHT, settings=options[:1]).traces[-1].spans
+    )
 
 
 def test_repeated_searches_are_cut(play: Play, tool_server: Any) -> None:

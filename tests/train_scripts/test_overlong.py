@@ -48,7 +48,9 @@ def test_only_running_out_of_room_is_masked() -> None:
         (("overlong_penalty=-1",), "at least 0"),
     ],
 )
-def test_both_or_nonsense_is_refused(compose: Callable[..., Any], settings: tuple[str, ...], says: str) -> None:
+def test_both_or_nonsense_is_refused(
+    compose: Callable[..., Any], settings: tuple[str, ...], says: str
+) -> None:
     config = compose("grpo", *(f"scout.reward.{s}" for s in settings))
     with pytest.raises(UserError, match=says):
         check_settings(config)

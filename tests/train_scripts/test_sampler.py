@@ -238,9 +238,7 @@ def next_step(buffer: Any, store: Store, step: int) -> int:
 
 def test_surplus_groups_are_trained_next_and_generated_less(make: Make) -> None:
     """Two uniform groups refill four; two of the four are needed, two stay."""
-    buffer, store = make(
-        itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2
-    )
+    buffer, store = make(itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2)
     first, metrics = buffer.sample(1, "train", 2)
     assert metrics["scout/groups_carried_out"] == 2 and metrics["scout/age_steps_max"] == 0
     waiting = {u for u, t in store.tags["train"].items() if t.get("is_prompt")}
@@ -269,9 +267,7 @@ def test_a_part_of_the_batch_is_carried_and_the_rest_generated(make: Make) -> No
 
 
 def test_groups_that_are_too_old_are_dropped(make: Make) -> None:
-    buffer, store = make(
-        itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2
-    )
+    buffer, store = make(itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2)
     batch, _ = buffer.sample(1, "train", 2)
     store.kv_clear(list(batch.keys), "train")
     assert next_step(buffer, store, 3) == 2  # two steps later: none of the two may be used

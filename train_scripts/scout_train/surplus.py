@@ -24,7 +24,9 @@ def save(folder: Path, uids: set[str], last_step: int) -> int:
     fields = tq.kv_batch_get(keys=keys, partition_id=PARTITION)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{FILE}.tmp"
-    torch.save({"prompts": prompts, "keys": keys, "tags": [tags[k] for k in keys], "fields": fields}, temporary)
+    torch.save(
+        {"prompts": prompts, "keys": keys, "tags": [tags[k] for k in keys], "fields": fields}, temporary
+    )
     temporary.replace(folder / FILE)
     return len(prompts)
 
@@ -37,7 +39,5 @@ def load(folder: Path) -> set[str]:
     saved = torch.load(path, weights_only=False)  # our own file, written by `save`
     prompts = saved["prompts"]
     tq.kv_batch_put(keys=list(prompts), partition_id=PARTITION, tags=list(prompts.values()))
-    tq.kv_batch_put(
-        keys=saved["keys"], partition_id=PARTITION, fields=saved["fields"], tags=saved["tags"]
-    )
+    tq.kv_batch_put(keys=saved["keys"], partition_id=PARTITION, fields=saved["fields"], tags=saved["tags"])
     return set(prompts)
