@@ -1,7 +1,8 @@
-"""Processes that die in the middle of a run: the tool server, the training worker, the queue. Slow, with Ray."""
+"""Processes that die in the middle of a run: tool server, training worker, queue. Slow, with Ray."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -200,7 +201,7 @@ def test_dapo_carries_surplus_over_and_through_a_kill(
     assert process.returncode == 0, said
     lines = run.steps()
     assert [m["step"] for m in lines] == list(range(1, 9))
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in itertools.pairwise(lines):
         assert after["scout/groups_carried_in"] == before["scout/groups_carried_out"]
     for m in lines:
         used = m["scout/groups_carried_in"] + m["scout/groups_generated"] - m["scout/groups_evicted"]

@@ -1,4 +1,4 @@
-"""Over-long trajectories: masked or punished, by the paper's formula, on the policy's own tokens, never both."""
+"""Over-long trajectories: masked, or punished by the paper's formula on policy tokens, never both."""
 
 from __future__ import annotations
 

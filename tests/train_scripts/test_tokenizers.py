@@ -1,7 +1,7 @@
 """Tokens in, tokens out with vocabularies that merge across the seams, as those of Qwen2.5 and Qwen3 do.
 
-Both are built here: Qwen's own split pattern keeps punctuation and the newlines after it together, so ``>`` and
-two newlines become one token; Qwen3 adds ``<think>`` and ``</think>`` as tokens of their own.
+Both are built here: Qwen's own split pattern keeps punctuation and the newlines after it together, so ``>``
+and two newlines become one token; Qwen3 adds ``<think>`` and ``</think>`` as tokens of their own.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def build(style: str) -> Any:
     for d in DIALECTS.values():
         o = d.observation
         texts += [
-            f"{d.think.open} a {d.think.close}\n\n{d.search.open}q{d.search.close}\n\n{o.open}Doc 1(Title: x) y"
-            f"{o.close}\n\n{d.answer.open}z{d.answer.close}\n",
+            f"{d.think.open} a {d.think.close}\n\n{d.search.open}q{d.search.close}\n\n"
+            f"{o.open}Doc 1(Title: x) y{o.close}\n\n{d.answer.open}z{d.answer.close}\n",
             f"{d.search.open}{d.search.close}{d.answer.open}{d.answer.close}</{d.think.open}>{TRUNCATED}",
         ]
     bpe.train_from_iterator(
@@ -138,7 +138,7 @@ def test_the_vocabulary_really_merges_across_the_seam(tokenizer: Any, dialect: D
 
 
 def test_the_joined_text_is_never_encoded_again(tokenizer: Any, dialect: Dialect) -> None:
-    """Search, observation, answer: every id is where it was sampled or appended; joining would move the seams."""
+    """Every id is where it was sampled or appended; encoding the joined text would move the seams."""
     search = f"{dialect.think.open} a {dialect.think.close}{dialect.search.open}q{dialect.search.close}"
     answer = f"{dialect.answer.open}Paris{dialect.answer.close}"
     first, second = ids_of(tokenizer, search), ids_of(tokenizer, answer)

@@ -88,8 +88,8 @@ def drift(sequence: Sequence[int], mask: Sequence[int], sampled: Sampled) -> int
 def keep_to_stop(ids: list[int], stops: Sequence[str], tokenizer: Any) -> int:
     """How many of the sampled ids belong to the turn: up to the token that completes the first stop string.
 
-    That token is kept whole, since it is what was sampled: Qwen has one token for ``>`` with two newlines. An engine that
-    returns more (several tokens in one go, a late stop check) is cut here.
+    That token is kept whole, since it is what was sampled: Qwen has one token for ``>`` with two newlines. An
+    engine that returns more (several tokens in one go, a late stop check) is cut here.
     """
 
     def complete(n: int) -> bool:

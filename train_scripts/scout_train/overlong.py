@@ -1,4 +1,4 @@
-"""What happens to a trajectory that is too long: nothing, its loss is masked, or its reward is cut. Never two.
+"""What happens to a trajectory that is too long: nothing, or no loss, or less reward; never the last two.
 
 Masking is DAPO's "overlong filtering" (arXiv:2503.14476, sec. 3.4): a trajectory that ran out of room says
 nothing about its quality, so its tokens carry no loss. Only `StopReason.LENGTH` counts as running out: an

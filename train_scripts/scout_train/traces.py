@@ -111,7 +111,7 @@ class TraceLog:
         return self._totals.setdefault(step, StepTotals())
 
     def count_failure(self, step: int, error: BaseException, n_drifted: int = 0) -> None:
-        """A trajectory that raised: a defect, not an outage. ``n_drifted``: its tokens that were not sampled."""
+        """A trajectory that raised: a defect, not an outage. ``n_drifted``: tokens that were not sampled."""
         with self._lock:
             self.last_failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             totals = self._of(step)

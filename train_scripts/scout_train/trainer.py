@@ -83,7 +83,7 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
         metrics.setdefault("actor/entropy", metrics.get("actor/entropy_loss"))
 
     def _length_metrics(self, batch: Any, real: list[str]) -> dict[str, float]:
-        """verl's ``response_length/…`` counts what the tool returned, too; here it is the policy's own tokens.
+        """verl's ``response_length/…`` counts what the tool returned; here it is the policy's own tokens.
 
         ``clip_ratio`` is the share of trajectories that ran out of room; verl compares with the longest row.
         """
