@@ -211,3 +211,33 @@ def test_dapo_carries_surplus_over_and_through_a_kill(
         own = [t["n_policy_tokens"] for t in run.traces() if t["step"] in (m["step"], m["step"] - 1)]
         assert min(own) <= m["response_length/mean"] <= max(own)
     assert sum(m["scout/groups_carried_in"] for m in lines) > 0
+
+
+def test_a_few_lost_trajectories_leave_no_trace_in_the_step(
+    model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path
+) -> None:
+    """A short outage below the limit: the step goes on with the members that are left, and only with them."""
+    options = ["--steps", "5", "--set", "scout.sampler.max_infra_error_share=0.6"]
+    run = Run(model_dir, rows_file, tool_server.url, tmp_path / "run", *options)
+    process = run.start()
+    until(lambda: len(run.steps()) >= 1 or process.poll() is not None)
+    tool_server.broken_calls = 4
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert [m["step"] for m in run.steps()] == [1, 2, 3, 4, 5]
+    lossy = [m for m in run.steps() if m["scout/infra_errors"]]
+    assert lossy and sum(m["scout/infra_errors"] for m in lossy) == 4
+    for m in lossy:
+        # groups that kept two members stay, with padding that carries no loss; others were drawn anew
+        assert m["scout/trained_trajectories"] < m["scout/trajectories"]
+        assert m["scout/trajectories_lost"] == m["scout/infra_errors"]
+    for line in run.steps():
+        seen = [t for t in run.traces() if t["step"] == line["step"]]
+        groups = Counter(t["extra"]["group"] for t in seen if t["stop_reason"] != "infra_error")
+        used = [
+            t["score"]["total"]
+            for t in seen
+            if t["stop_reason"] != "infra_error" and groups[t["extra"]["group"]] >= 2
+        ]
+        assert line["scout/trained_trajectories"] == len(used)
+        assert line["critic/score/mean"] == pytest.approx(sum(used) / len(used), abs=1e-5)
