@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from scout_agent.client import Tools
 from scout_agent.policy import Finish, Policy, PolicyUnavailableError, Session
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
+from scout_protocol.observation import render_last_turn, render_repeated
 from scout_protocol.records import Author, RLRow, Span, StopReason, ToolCall, Trace
 from scout_protocol.turn import Action, parse
 
@@ -27,6 +29,10 @@ class EpisodeSettings:
 
     ``max_turns`` counts policy turns: with 4, at most three searches and then an answer. Token limits
     apply to policies that count tokens; ``max_response_tokens`` covers policy and tool tokens together.
+
+    ``force_answer``: before the last turn the tool says that it is the last and that an answer is due; the
+    text is the tool's, so it carries no loss. ``max_same_searches``: how often a trajectory may run one query
+    (case and spaces aside); one more is answered by a note instead of the tool. 0: as often as it likes.
     """
 
     dialect: str = "search-r1"
@@ -36,9 +42,13 @@ class EpisodeSettings:
     max_obs_tokens: int = 512
     turn_timeout_s: float = 60.0
     trajectory_timeout_s: float = 300.0
+    force_answer: bool = False
+    max_same_searches: int = 0
 
     def __post_init__(self) -> None:
         get_dialect(self.dialect)
+        if self.max_same_searches < 0:
+            raise UserError("max_same_searches", self.max_same_searches, "must be at least 0 (0: no limit)")
         for name in (
             "max_turns",
             "max_turn_tokens",
@@ -71,6 +81,10 @@ class _Progress:
     n_searches: int = 0
     turn_extras: list[dict[str, Any]] = field(default_factory=list)
     policy_error: str = ""
+    queries: Counter[str] = field(default_factory=Counter)
+    n_cut_searches: int = 0
+    answer_was_forced: bool = False
+    calling: tuple[str, float] | None = None  # query and start of the tool call in flight
 
 
 async def run_episode(
@@ -79,7 +93,8 @@ async def run_episode(
     """Play one question to its end and return the trajectory, not yet scored.
 
     Outages of the tool, or of the policy's own endpoint, end the trajectory with
-    `StopReason.INFRA_ERROR`; they never become text.
+    `StopReason.INFRA_ERROR`; they never become text. So does a deadline that passes while a tool call hangs,
+    if waiting for tools took more than half of the time: that says nothing about the policy either.
     """
     start = time.perf_counter()
     trace_id = uuid.uuid4().hex
@@ -94,6 +109,12 @@ async def run_episode(
             stop = await _play(session, tools, settings, trace_id, progress)
     except TimeoutError:
         stop = StopReason.TRAJECTORY_TIMEOUT
+        if progress.calling is not None:
+            query, since = progress.calling
+            hung_s = time.perf_counter() - since
+            if hung_s + sum(c.latency_s for c in progress.calls) > settings.trajectory_timeout_s / 2:
+                stop = StopReason.INFRA_ERROR
+                progress.calls.append(ToolCall(query, hung_s, False, True, "deadline"))
     except PolicyUnavailableError as error:
         stop, progress.policy_error = StopReason.INFRA_ERROR, error.kind
     return _trace(row, settings, labels, trace_id, progress, stop, time.perf_counter() - start)
@@ -104,7 +125,26 @@ async def _play(
 ) -> StopReason:
     dialect = get_dialect(settings.dialect)
     used_tokens = 0
+
+    def show(text: str, limit: int) -> bool:
+        """Append tool text of at most ``limit`` tokens; False if not even its frame has room."""
+        nonlocal used_tokens
+        room = settings.max_response_tokens - used_tokens
+        try:
+            span = session.observe(text, min(limit, room))
+        except UserError:
+            if room >= limit:
+                raise  # the setting itself is too small: the user must hear of it
+            return False
+        progress.spans.append(span)
+        used_tokens += len(span.token_ids or ())
+        return True
+
     while True:
+        if settings.force_answer and progress.n_turns == settings.max_turns - 1:
+            progress.answer_was_forced = True
+            if not show(render_last_turn(dialect), settings.max_response_tokens):
+                return StopReason.LENGTH
         room = settings.max_response_tokens - used_tokens
         if room <= 0:
             return StopReason.LENGTH
@@ -126,10 +166,17 @@ async def _play(
             return StopReason.EOS
         if progress.n_turns >= settings.max_turns:
             return StopReason.MAX_TURNS if parsed.action is Action.SEARCH else StopReason.MALFORMED
+        if parsed.action is Action.SEARCH and _is_repeated(parsed.text, settings, progress):
+            progress.n_cut_searches += 1
+            if not show(render_repeated(dialect), settings.max_obs_tokens):
+                return StopReason.LENGTH
+            continue
         if parsed.action is Action.SEARCH:
             progress.n_searches += 1
 
+        progress.calling = (parsed.text, time.perf_counter())
         reply = await tools.call(trace_id, turn.text[: parsed.end])
+        progress.calling = None
         progress.calls.append(
             ToolCall(
                 parsed.text, reply.latency_s, reply.valid, reply.infra_error, reply.error_kind, reply.cache
@@ -137,15 +184,15 @@ async def _play(
         )
         if reply.infra_error:
             return StopReason.INFRA_ERROR
-        room = settings.max_response_tokens - used_tokens
-        try:
-            span = session.observe(reply.observation, min(settings.max_obs_tokens, room))
-        except UserError:
-            if room >= settings.max_obs_tokens:
-                raise  # the setting itself is too small: the user must hear of it
-            return StopReason.LENGTH  # what is left cannot even hold the frame of an observation
-        progress.spans.append(span)
-        used_tokens += len(span.token_ids or ())
+        if not show(reply.observation, settings.max_obs_tokens):
+            return StopReason.LENGTH
+
+
+def _is_repeated(query: str, settings: EpisodeSettings, progress: _Progress) -> bool:
+    """Whether this trajectory has run the query as often as it may; counts it."""
+    key = " ".join(query.casefold().split())
+    progress.queries[key] += 1
+    return 0 < settings.max_same_searches < progress.queries[key]
 
 
 def _trace(
@@ -168,6 +215,10 @@ def _trace(
         extra["turns"] = progress.turn_extras
     if progress.policy_error:
         extra["policy_error"] = progress.policy_error
+    if progress.n_cut_searches:
+        extra["cut_searches"] = progress.n_cut_searches
+    if progress.answer_was_forced:
+        extra["forced_answer"] = True
     return Trace(
         trace_id=trace_id,
         question_id=row.id,

@@ -112,6 +112,23 @@ def render_hint(reason: Malformed, dialect: Dialect = SEARCH_R1) -> str:
     )
 
 
+def render_last_turn(dialect: Dialect = SEARCH_R1) -> str:
+    """What the tool says before the last turn that a policy is allowed: answer now."""
+    return _wrap(
+        f"This is the last turn, no more searches are possible. Use {_name(dialect.answer)} to answer now.",
+        dialect,
+    )
+
+
+def render_repeated(dialect: Dialect = SEARCH_R1) -> str:
+    """What the tool says in place of results that the conversation already holds."""
+    return _wrap(
+        "This search was made before and its results stand above; it was not run again. "
+        f"Use {_name(dialect.search)} for another query or {_name(dialect.answer)} to answer.",
+        dialect,
+    )
+
+
 def _name(tag: Tag) -> str:
     return tag.open.strip("<>")
 

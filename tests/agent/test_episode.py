@@ -215,7 +215,14 @@ def test_an_error_in_one_episode_cancels_the_others(tool_server: Any, respond: A
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_turns": 0}, {"turn_timeout_s": -1.0}, {"dialect": "latin"}, {"max_obs_tokens": 0}]
+    "bad",
+    [
+        {"max_turns": 0},
+        {"turn_timeout_s": -1.0},
+        {"dialect": "latin"},
+        {"max_obs_tokens": 0},
+        {"max_same_searches": -1},
+    ],
 )
 def test_settings_that_make_no_sense(bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
@@ -322,3 +329,74 @@ def test_an_outage_that_the_server_reports_itself(tool_server: Any, respond: Any
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(UserError, match="tools"):
         HttpTools(url)
+
+
+def texts(trace: Trace, author: Author) -> list[str]:
+    return [s.text for s in trace.spans if s.author is author]
+
+
+@pytest.mark.parametrize(("name", "tag"), [("search-r1", "information"), ("react", "observation")])
+def test_before_the_last_turn_the_tool_says_so(run: Any, name: str, tag: str) -> None:
+    search = {"search-r1": SEARCH, "react": "<call:search>x</call:search>"}[name]
+    trace = run(FakePolicy(search, search, ANSWER), max_turns=3, force_answer=True, dialect=name)
+    assert trace.stop_reason is StopReason.ANSWER and trace.n_turns == 3 and trace.n_searches == 2
+    last = trace.spans[-2]
+    assert last.author is Author.TOOL and "last turn" in last.text and last.text.startswith(f"\n\n<{tag}>")
+    assert sum("last turn" in t for t in texts(trace, Author.TOOL)) == 1
+    assert trace.n_tool_tokens == sum(len(t) for t in texts(trace, Author.TOOL))
+    assert trace.extra == {"forced_answer": True}
+
+
+def test_without_the_option_nothing_is_said_and_the_last_turn_is_the_same(run: Any) -> None:
+    trace = run(FakePolicy(SEARCH, SEARCH, ANSWER), max_turns=3)
+    assert not any("last turn" in t for t in texts(trace, Author.TOOL)) and trace.extra == {}
+    assert trace.stop_reason is StopReason.ANSWER  # an answer on the last allowed turn counts
+
+
+def test_an_early_answer_is_not_forced_and_one_turn_is_told_at_once(run: Any) -> None:
+    assert run(FakePolicy(ANSWER), max_turns=3, force_answer=True).extra == {}
+    trace = run(FakePolicy(ANSWER), max_turns=1, force_answer=True)
+    assert [s.author for s in trace.spans] == [Author.PROMPT, Author.TOOL, Author.POLICY]
+    assert trace.stop_reason is StopReason.ANSWER
+
+
+def test_a_search_in_spite_of_the_last_word_is_not_run(run: Any) -> None:
+    trace = run(FakePolicy(SEARCH), max_turns=2, force_answer=True)
+    assert trace.stop_reason is StopReason.MAX_TURNS and len(trace.tool_calls) == 1
+
+
+def test_no_room_for_the_last_word_ends_by_length(run: Any) -> None:
+    room = len(SEARCH) + len(INFO) + 10
+    trace = run(FakePolicy(SEARCH, ANSWER), max_turns=2, force_answer=True, max_response_tokens=room)
+    assert trace.stop_reason is StopReason.LENGTH
+
+
+def test_an_answer_that_ends_with_the_last_token_counts(run: Any) -> None:
+    trace = run(FakePolicy(SEARCH, ANSWER), max_response_tokens=len(SEARCH) + len(INFO) + len(ANSWER))
+    assert trace.stop_reason is StopReason.ANSWER
+
+
+def test_repeated_identical_searches_are_cut(run: Any) -> None:
+    again = "<think>other</think><search>  RIVERS of \n France </search>"
+    other = "<search>rivers of Peru</search>"
+    turns = FakePolicy(SEARCH, again, other, SEARCH, ANSWER)
+    trace = run(turns, max_turns=9, max_same_searches=1)
+    assert [c.query for c in trace.tool_calls] == ["rivers of France", "rivers of Peru"]
+    assert (trace.n_searches, trace.n_turns, trace.extra) == (2, 5, {"cut_searches": 2})
+    seen = texts(trace, Author.TOOL)
+    assert ["not run again" in t for t in seen] == [False, True, False, True]
+    twice = run(FakePolicy(SEARCH, again, other, SEARCH, ANSWER), max_turns=9, max_same_searches=2)
+    assert len(twice.tool_calls) == 3 and twice.extra == {"cut_searches": 1}
+    free = run(FakePolicy(SEARCH, again, other, SEARCH, ANSWER), max_turns=9)
+    assert len(free.tool_calls) == 4 and free.extra == {}
+
+
+def test_a_policy_that_only_repeats_itself_still_ends(run: Any) -> None:
+    trace = run(FakePolicy(SEARCH), max_turns=6, max_same_searches=1)
+    assert trace.stop_reason is StopReason.MAX_TURNS and len(trace.tool_calls) == 1
+
+
+def test_a_straggler_ends_at_its_deadline_with_what_it_has(run: Any) -> None:
+    trace = run(FakePolicy(SEARCH, 30.0), trajectory_timeout_s=0.3)
+    assert trace.stop_reason is StopReason.TRAJECTORY_TIMEOUT
+    assert texts(trace, Author.POLICY) == [SEARCH] and trace.wall_s < 5

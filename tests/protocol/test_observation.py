@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,8 @@ from scout_protocol.observation import (
     neutralise,
     render,
     render_hint,
+    render_last_turn,
+    render_repeated,
     render_unavailable,
     truncate_tokens,
 )
@@ -209,3 +212,13 @@ def test_too_small_a_limit_says_how_much_is_needed() -> None:
 def test_text_without_a_frame_is_refused() -> None:
     with pytest.raises(UserError, match="must be wrapped in <information>…</information>"):
         truncate_tokens("x" * 100, SEARCH_R1, 10, byte_encode, byte_decode)
+
+
+@pytest.mark.parametrize("words", [render_last_turn, render_repeated])
+@pytest.mark.parametrize("d", DIALECTS.values(), ids=lambda d: d.name)
+def test_words_of_the_tool_are_one_inert_observation(words: Any, d: Dialect) -> None:
+    text = words(d)
+    inner = text.removeprefix(f"\n\n{d.observation.open}").removesuffix(f"{d.observation.close}\n\n")
+    assert len(inner) == len(text) - 4 - len(d.observation.open + d.observation.close)
+    assert neutralise(inner) == inner and parse(inner, d).action is Action.MALFORMED
+    assert d.answer.open.strip("<>") in inner

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -121,10 +122,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class ToolServer:
-    """Answers /get_observation and /ready; ``broken`` makes it answer 503 to every action."""
+    """Answers /get_observation and /ready.
+
+    ``broken`` makes it answer 503 to every action, ``broken_calls`` to the next few; ``hang_s`` delays it.
+    """
 
     def __init__(self) -> None:
-        self.broken, self.calls = False, 0
+        self.broken, self.calls, self.broken_calls, self.hang_s = False, 0, 0, 0.0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -143,7 +147,9 @@ class ToolServer:
             def do_POST(self) -> None:
                 server.calls += 1
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if server.broken:
+                time.sleep(server.hang_s)
+                server.broken_calls -= 1
+                if server.broken or server.broken_calls >= 0:
                     self._reply(503, {"error": "down"})
                     return
                 found = []

@@ -47,7 +47,11 @@ class Store:
             for member, outcome in enumerate(outcomes):
                 if outcome is not None:
                     key = f"{uid}_{member}_0"
-                    self.tags[partition][key] = {"status": "success", "seq_len": 1}
+                    self.tags[partition][key] = {
+                        "status": "success",
+                        "seq_len": 1,
+                        "global_steps": self.tags[partition][uid]["global_steps"],
+                    }
                     self.values[key] = {"reward_extra_info": {"acc": outcome}}
             self.tags[partition][uid]["status"] = "finished"
 
@@ -87,6 +91,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
             "max_num_gen_batches": 4,
             "max_inflight_gen_batches": 1,
             "max_infra_error_share": 1.0,
+            "carry_max_steps": 1,
         } | options
         buffer = ScoutReplayBuffer(
             sampler_kwargs=kwargs,
@@ -188,7 +193,7 @@ def test_an_outage_ends_the_step_with_the_reason(make: Make) -> None:
 
     buffer, _ = make(itertools.repeat([None, 1.0, 0.0, None]), max_infra_error_share=0.25)
     with pytest.raises(
-        UnfilledStepError, match=r"4 of at least 8 trajectories were lost in step 7.*tool server"
+        UnfilledStepError, match=r"4 of 8 trajectories of step 7 were lost, more than 25%.*tool server"
     ):
         buffer.sample(7, "train", 2)
 
@@ -207,8 +212,137 @@ def test_an_unknown_metric_names_the_ones_there_are(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_num_gen_batches": 0}, {"max_infra_error_share": 0.0}, {"max_infra_error_share": 1.5}]
+    "bad",
+    [
+        {"max_num_gen_batches": 0},
+        {"max_infra_error_share": 0.0},
+        {"max_infra_error_share": 1.5},
+        {"carry_max_steps": -1},
+    ],
 )
 def test_options_without_a_bound_are_refused(make: Make, bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
         make(itertools.repeat(MIXED), **bad)
+
+
+# --- surplus groups: kept, trained first, never too old ------------------------------------------------
+
+
+def next_step(buffer: Any, store: Store, step: int) -> int:
+    """What the trainer does before a step: generate what the surplus leaves to generate."""
+    store.step = step
+    fresh = int(buffer.begin_step(step))
+    store.submit(fresh)
+    return fresh
+
+
+def test_surplus_groups_are_trained_next_and_generated_less(make: Make) -> None:
+    """Two uniform groups refill four; two of the four are needed, two stay."""
+    buffer, store = make(itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2)
+    first, metrics = buffer.sample(1, "train", 2)
+    assert metrics["scout/groups_carried_out"] == 2 and metrics["scout/age_steps_max"] == 0
+    waiting = {u for u, t in store.tags["train"].items() if t.get("is_prompt")}
+    assert waiting == buffer.surplus and not waiting & groups(first)
+    store.kv_clear(list(first.keys), "train")
+
+    assert next_step(buffer, store, 2) == 0
+    second, metrics = buffer.sample(2, "train", 2)
+    assert groups(second) == waiting
+    assert metrics["scout/groups_carried_in"] == 2 and metrics["scout/groups_generated"] == 0
+    assert metrics["scout/age_steps_max"] == 1 and metrics["scout/groups_carried_out"] == 0
+    assert metrics["scout/groups_evicted"] == 0
+
+
+def test_a_part_of_the_batch_is_carried_and_the_rest_generated(make: Make) -> None:
+    script = itertools.chain([RIGHT, MIXED], itertools.repeat(MIXED))  # one evicted, two for it: one too many
+    buffer, store = make(script, max_inflight_gen_batches=2)
+    batch, metrics = buffer.sample(1, "train", 2)
+    assert metrics["scout/groups_carried_out"] == 1
+    store.kv_clear(list(batch.keys), "train")
+    carried = buffer.surplus
+    assert next_step(buffer, store, 2) == 1
+    batch, metrics = buffer.sample(2, "train", 2)
+    assert carried < groups(batch) and len(batch.keys) == 8
+    assert metrics["scout/groups_accept_rate"] == 1.0 and metrics["scout/gen_batches"] == 0.5
+
+
+def test_groups_that_are_too_old_are_dropped(make: Make) -> None:
+    buffer, store = make(itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)), max_inflight_gen_batches=2)
+    batch, _ = buffer.sample(1, "train", 2)
+    store.kv_clear(list(batch.keys), "train")
+    assert next_step(buffer, store, 3) == 2  # two steps later: none of the two may be used
+    assert not buffer.surplus
+    batch, metrics = buffer.sample(3, "train", 2)
+    assert metrics["scout/groups_too_old"] == 2 and metrics["scout/groups_carried_in"] == 0
+    assert metrics["scout/age_steps_max"] == 0
+
+
+def test_without_carrying_surplus_is_thrown_away_as_by_verl(make: Make) -> None:
+    buffer, store = make(
+        itertools.chain([RIGHT, WRONG], itertools.repeat(MIXED)),
+        max_inflight_gen_batches=2,
+        carry_max_steps=0,
+    )
+    batch, metrics = buffer.sample(1, "train", 2)
+    assert metrics["scout/groups_carried_out"] == 0 and not buffer.surplus
+    assert not [u for u, t in store.tags["train"].items() if t.get("is_prompt")]
+    store.kv_clear(list(batch.keys), "train")
+    assert next_step(buffer, store, 2) == 2
+
+
+def test_over_many_steps_no_usable_group_is_lost_or_trained_twice(make: Make) -> None:
+    import random
+
+    dice = random.Random(3)
+    script = (dice.choice([RIGHT, WRONG, MIXED]) for _ in itertools.count())
+    buffer, store = make(script, train_batch_size=4, max_num_gen_batches=50, max_inflight_gen_batches=2)
+    trained: list[str] = []
+    generated = evicted = 0
+    for step in range(1, 40):
+        if step > 1:
+            next_step(buffer, store, step)
+        batch, metrics = buffer.sample(step, "train", 4)
+        trained += groups(batch)
+        generated += metrics["scout/groups_generated"]
+        evicted += metrics["scout/groups_evicted"]
+        assert metrics["scout/age_steps_max"] <= 1 and metrics["scout/groups_too_old"] == 0
+        store.kv_clear(list(batch.keys), "train")
+    assert len(trained) == len(set(trained)) == 4 * 39
+    assert generated == evicted + len(trained) + len(buffer.surplus)
+
+
+def test_groups_of_a_checkpoint_are_adopted(make: Make) -> None:
+    buffer, store = make(itertools.repeat(MIXED), train_batch_size=2)
+    batch, _ = buffer.sample(1, "train", 2)
+    store.kv_clear(list(batch.keys), "train")
+    store.step = 1
+    store.submit(1)  # stands for what `surplus.load` puts back
+    back = {u for u, t in store.tags["train"].items() if t.get("is_prompt")}
+    buffer.adopt(back | {"a group that is not there"})
+    assert next_step(buffer, store, 2) == 1
+    batch, metrics = buffer.sample(2, "train", 2)
+    assert back < groups(batch) and metrics["scout/groups_carried_in"] == 1
+
+
+def test_the_filter_reads_the_outcome_not_the_shaped_reward(make: Make) -> None:
+    """All wrong, with different shaped rewards: no group to learn from."""
+    buffer, store = make(itertools.chain([WRONG], itertools.repeat(MIXED)))
+    for value in ("g0_0_0", "g0_1_0"):
+        store.values[value] = {"reward_extra_info": {"acc": 0.0, "total": 0.1}}
+    batch, metrics = buffer.sample(1, "train", 2)
+    assert "g0" not in groups(batch) and metrics["scout/groups_evicted"] == 1
+
+
+@pytest.mark.parametrize(("lost", "pauses"), [(1, False), (2, True)])
+def test_five_percent_of_the_steps_trajectories_may_be_lost(make: Make, lost: int, pauses: bool) -> None:
+    """Eight groups of four: 5 % of 32 is 1.6."""
+    from scout_train.errors import UnfilledStepError
+
+    group = [None] * lost + [1.0, 0.0, 1.0, 0.0][lost:]
+    script = itertools.chain([group], itertools.repeat(MIXED))
+    buffer, _ = make(script, train_batch_size=8, max_infra_error_share=0.05)
+    if pauses:
+        with pytest.raises(UnfilledStepError, match="2 of 32 trajectories of step 1 were lost, more than 5%"):
+            buffer.sample(1, "train", 8)
+    else:
+        assert len(buffer.sample(1, "train", 8)[0].keys) == 31

@@ -4,6 +4,10 @@ What was sampled is what is trained: the ids of a turn are those that the engine
 re-tokenisation. Observation tokens get mask 0 and log-probability 0. The reward is computed here, from the
 policy's own text, and handed to verl with its parts. A trajectory that an outage of the tool ended returns
 ``[]``: in verl 0.9.1 that leaves it out of the loss and of the group's mean and standard deviation.
+
+Before a trajectory is handed over, every token with mask 1 is compared with what the engine returned at that
+place, and the last context the model read with the sequence itself (`drift`). A difference is a defect: the
+trajectory is not trained, and ``scout/retokenisation_drift`` counts its tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import contextvars
 import time
 import uuid
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +37,72 @@ from scout_protocol.errors import UserError
 from scout_protocol.prompt import recognise
 from scout_protocol.records import Author, RLRow, Span, StopReason, Trace
 from scout_reward.score import score_trace
-from scout_reward.settings import RewardSettings
-from scout_train.settings import ScoutSection, read_settings
+from scout_train import overlong
+from scout_train.patient_tools import PatientTools
+from scout_train.settings import ScoutSection, read_settings, reward_settings
 from scout_train.traces import TraceLog
 
 # Whether the trajectory of this task is a validation rollout; verl does not tell an agent loop.
 VALIDATING: contextvars.ContextVar[bool] = contextvars.ContextVar("scout_validating", default=False)
+
+
+class DriftError(RuntimeError):
+    """A trajectory that would train tokens which were not sampled; ``n_tokens`` of them."""
+
+    def __init__(self, n_tokens: int, trace_id: str) -> None:
+        self.n_tokens = n_tokens
+        super().__init__(f"{n_tokens} tokens of trajectory {trace_id} are not those that were sampled")
+
+
+@dataclass
+class Sampled:
+    """What the engine really read and returned, kept apart from the trace.
+
+    Attributes:
+        tokens: position in the sequence -> token that was sampled there.
+        context: all ids that the model had read or written after its last turn.
+    """
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    context: list[int] = field(default_factory=list)
+
+    def add(self, context: list[int], new: list[int]) -> None:
+        self.tokens |= {len(context) + i: token for i, token in enumerate(new)}
+        self.context = context + new
+
+
+def drift(sequence: Sequence[int], mask: Sequence[int], sampled: Sampled) -> int:
+    """Positions of a trajectory where what would be trained is not what was sampled or read.
+
+    Args:
+        sequence: prompt and response ids.
+        mask: of the whole sequence, 1 where the loss reads a token.
+        sampled: the engine's side of the story.
+    """
+    wrong = {p for p, m in enumerate(mask) if m and sampled.tokens.get(p) != sequence[p]}
+    pairs = enumerate(zip(sequence, sampled.context, strict=False))
+    wrong |= {p for p, (ours, theirs) in pairs if ours != theirs}
+    return len(wrong) + max(0, len(sampled.context) - len(sequence))
+
+
+def keep_to_stop(ids: list[int], stops: Sequence[str], tokenizer: Any) -> int:
+    """How many of the sampled ids belong to the turn: up to the token that completes the first stop string.
+
+    That token is kept whole, since it is what was sampled: Qwen has one token for ``>`` with two newlines. An
+    engine that returns more (several tokens in one go, a late stop check) is cut here.
+    """
+
+    def complete(n: int) -> bool:
+        text = tokenizer.decode(ids[:n])
+        return any(stop in text for stop in stops)
+
+    if not ids or not complete(len(ids) - 1):
+        return len(ids)
+    low, high = 1, len(ids) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if complete(middle) else (middle + 1, high)
+    return low
 
 
 class ServerSession:
@@ -63,13 +128,17 @@ class ServerSession:
             sampling_params={**self.policy.sampling, "max_tokens": max_tokens},
         )
         self.policy.generate_s += time.perf_counter() - start
-        self.ids += out.token_ids
-        text = self.policy.tokenizer.decode(out.token_ids)
+        kept = keep_to_stop(list(out.token_ids), self.policy.dialect.stops, self.policy.tokenizer)
+        ids, after_stop = list(out.token_ids[:kept]), len(out.token_ids) - kept
+        self.policy.n_after_stop += after_stop
+        self.policy.sampled.add(self.ids, ids)
+        self.ids = self.ids + ids
+        text = self.policy.tokenizer.decode(ids)
         # verl wants to know the first and the last version of the weights that wrote a trajectory.
         first = self.policy.extra_fields.get("min_global_steps", out.extra_fields.get("min_global_steps"))
         self.policy.extra_fields = {**out.extra_fields, "min_global_steps": first}
-        logprobs = out.log_probs if out.log_probs is not None else [0.0] * len(out.token_ids)
-        return PolicyTurn(text, self._finish(text, out.token_ids), list(out.token_ids), list(logprobs))
+        logprobs = out.log_probs[:kept] if out.log_probs is not None else [0.0] * kept
+        return PolicyTurn(text, self._finish(text, ids), list(ids), list(logprobs))
 
     def _finish(self, text: str, ids: list[int]) -> Finish:
         """Why the turn stopped; read from the tokens, since engines do not agree on a field for it."""
@@ -86,7 +155,7 @@ class ServerSession:
                 raise
             # The response has no room left even for the frame: fill it, so that the episode ends by LENGTH.
             ids = tokenizer.encode(observation, add_special_tokens=False)[:max_tokens]
-        self.ids += ids
+        self.ids = self.ids + ids
         return Span(Author.TOOL, tokenizer.decode(ids), list(ids))
 
 
@@ -108,16 +177,26 @@ class ServerPolicy:
         self.name = "policy"
         self.generate_s = 0.0
         self.extra_fields: dict[str, Any] = {}
+        self.sampled = Sampled()
+        self.n_after_stop = 0
 
     async def start(self, row: RLRow) -> ServerSession:
         return ServerSession(self, row)
 
 
-def to_output(trace: Trace, reward: float, parts: dict[str, float], policy: ServerPolicy) -> AgentLoopOutput:
+def to_output(
+    trace: Trace, reward: float, parts: dict[str, float], policy: ServerPolicy, masked: bool = False
+) -> AgentLoopOutput:
     """A scored trace as verl wants it: flat ids with mask and log-probabilities of the same length.
+
+    Args:
+        masked: the whole trajectory carries no loss; its reward still counts in the group.
 
     Returns:
         ``response_ids``, ``response_mask`` and ``response_logprobs`` cover everything after the prompt.
+
+    Raises:
+        DriftError: a token of the policy is not the one that was sampled.
     """
     ids: list[int] = []
     mask: list[int] = []
@@ -128,10 +207,13 @@ def to_output(trace: Trace, reward: float, parts: dict[str, float], policy: Serv
         ids += tokens
         mask += [int(own)] * len(tokens)
         logprobs += (span.logprobs or [0.0] * len(tokens)) if own else [0.0] * len(tokens)
+    prompt_ids = trace.spans[0].token_ids or []
+    if n_wrong := drift(prompt_ids + ids, [0] * len(prompt_ids) + mask, policy.sampled):
+        raise DriftError(n_wrong, trace.trace_id)
     return AgentLoopOutput(
-        prompt_ids=trace.spans[0].token_ids or [],
+        prompt_ids=prompt_ids,
         response_ids=ids,
-        response_mask=mask,
+        response_mask=[0] * len(mask) if masked else mask,
         response_logprobs=logprobs,
         reward_score=reward,
         num_turns=trace.n_turns,
@@ -142,6 +224,7 @@ def to_output(trace: Trace, reward: float, parts: dict[str, float], policy: Serv
             **policy.extra_fields,
             "reward_extra_info": parts,
             "stop_reason": trace.stop_reason.value,
+            "policy_tokens": sum(mask),
         },
     )
 
@@ -168,20 +251,21 @@ class Surroundings:
         self.episode = EpisodeSettings(
             **asdict(self.settings.episode), max_response_tokens=int(config.data.max_response_length)
         )
-        self.reward = RewardSettings(**asdict(self.settings.reward))
+        self.reward = reward_settings(self.settings.reward)
         tools = self.settings.tools
-        self.tools = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.connection = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.tools = PatientTools(self.connection, tools.outage_patience_s)
         self.traces = TraceLog(Path(self.settings.run.dir) / "traces.jsonl")
         self._open = False
 
     async def open(self) -> None:
         if not self._open:
             self._open = True
-            await self.tools.__aenter__()
+            await self.connection.__aenter__()
 
     async def close(self) -> None:
         if self._open:
-            await self.tools.__aexit__(None, None, None)
+            await self.connection.__aexit__(None, None, None)
         self.traces.close()
 
 
@@ -210,7 +294,8 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
             return await self._play(around, sampling_params, fields, step, train)
         except Exception as error:
             if train:
-                around.traces.count_failure(step, error)
+                n_drifted = error.n_tokens if isinstance(error, DriftError) else 0
+                around.traces.count_failure(step, error, n_drifted)
             raise
 
     async def _play(
@@ -228,14 +313,22 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
         prompt = recognise(row.prompt, row.question)
         labels = TraceLabels(run.model, run.stage, step, prompt.sha256 if prompt else "")
         trace = await run_episode(row, policy, around.tools, settings, labels)
-        trace.extra = {
+        trace.extra |= {
             "split": "train" if train else "val",
             "group": str(fields["uid"]),
             "member": int(fields["session_id"]),
         }
         score = score_trace(trace, around.reward)
+        reward = 0.0
         if score is not None:
-            trace.score = score.as_dict()
+            timed_out = trace.stop_reason in (StopReason.TURN_TIMEOUT, StopReason.TRAJECTORY_TIMEOUT)
+            reward = around.settings.reward.timeout_score if timed_out else score.total
+            trace.score = score.as_dict() | {"total": reward}
+        masked = overlong.masks(around.settings.reward, trace.stop_reason)
+        if masked:
+            trace.extra["masked"] = True
+        if policy.n_after_stop:
+            trace.extra["tokens_after_stop"] = policy.n_after_stop
         around.traces.write(trace, train)
         # Without a token of its own a trajectory has nothing to train (a time-out before the first turn).
         if score is None or not trace.n_policy_tokens:
@@ -243,4 +336,4 @@ class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
         parts = score.as_metrics()
         parts["searches"] = float(trace.n_searches)
         parts["answered"] = float(trace.stop_reason is StopReason.ANSWER)
-        return to_output(trace, score.total, parts, policy)
+        return to_output(trace, reward, parts, policy, masked)

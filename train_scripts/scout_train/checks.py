@@ -79,7 +79,7 @@ def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
     from scout_data.audit import refusal
     from scout_data.rows import read_rows
     from scout_reward import gate
-    from scout_reward.settings import RewardSettings
+    from scout_train.settings import reward_settings
 
     rows = read_rows(path)
     if len(rows) < at_least:
@@ -89,7 +89,7 @@ def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
     if reason := refusal(path):
         remedy = "its audit refused it: mend it (scout data mix), or audit it again with --allow FINDING"
         raise UserError(f"{name} {path}", reason, remedy)
-    reward = RewardSettings(**dict(config.scout.reward))
+    reward = reward_settings(config.scout.reward)
     gate.check_golden((row.golden_answers for row in rows), reward, f"{name} {path}")
 
 
@@ -115,10 +115,10 @@ def check_config(config: Any) -> None:
     from scout_agent.episode import EpisodeSettings
     from scout_protocol.dialect import get_dialect
     from scout_reward import gate
-    from scout_reward.settings import RewardSettings
+    from scout_train.settings import reward_settings
 
     actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
-    gate.check(RewardSettings(**dict(config.scout.reward)), [get_dialect(config.scout.episode.dialect)])
+    gate.check(reward_settings(config.scout.reward), [get_dialect(config.scout.episode.dialect)])
     EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
     for key, value in (
         ("data.train_batch_size", data.train_batch_size),

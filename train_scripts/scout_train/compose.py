@@ -201,6 +201,7 @@ def _tell_sampler(config: Any) -> None:
         config.trainer.v1.sampler.sampler_kwargs = {
             "poll_interval_s": "${scout.sampler.poll_interval_s}",
             "max_infra_error_share": "${scout.sampler.max_infra_error_share}",
+            "carry_max_steps": "${scout.sampler.carry_max_steps}",
             "train_batch_size": "${data.train_batch_size}",
             "group_size": "${actor_rollout_ref.rollout.n}",
             "filter_groups": f"${{{groups}.enable}}",

@@ -61,6 +61,7 @@ def build_config(args: argparse.Namespace) -> Any:
 
     from scout_train import checks
     from scout_train.compose import compose, parse_setting
+    from scout_train.settings import check_settings
 
     choice = Choice(args.algo, args.size, args.cluster, args.engine)
     config = compose(choice, [parse_setting(text) for text in args.set])
@@ -82,6 +83,7 @@ def build_config(args: argparse.Namespace) -> Any:
             args.model.name,
         )
     checks.check_config(config)
+    check_settings(config)
     return config
 
 

@@ -5,6 +5,12 @@ draws new questions until the batch is full. verl filters and refills, but witho
 always right (or always wrong) would generate for ever. Here a step generates at most
 ``max_num_gen_batches`` batches and then ends with an error that says so.
 
+verl refills two groups for one and throws away what it does not need. Here such surplus groups stay, are
+trained first in the next step, and that step generates so many fewer. They were sampled by older weights:
+after at most ``carry_max_steps`` steps they are dropped. Their importance ratio is right because the old
+log-probabilities are those of sampling (``bypass_mode``; anything else is refused with carrying), and the
+clipping is that of the recipe.
+
 Trajectories lost to an outage of the tool are not in the buffer at all (`scout_train.agent_loop`). A group
 that keeps fewer than two members has no group statistics (verl would give a lone member its raw score as
 advantage), so it is replaced like a uniform one; too many lost in one step end the run.
@@ -38,7 +44,8 @@ class SamplerOptions:
         metric: the outcome that must differ within a group; a key of ``reward_extra_info``.
         max_num_gen_batches: most groups generated in a step, in batches.
         max_inflight_gen_batches: most groups generated at a time, in batches.
-        max_infra_error_share: of a batch's trajectories that may be lost in one step.
+        max_infra_error_share: of a step's trajectories that may be lost.
+        carry_max_steps: most steps between sampling a surplus group and training it; 0: none is carried.
     """
 
     poll_interval_s: float
@@ -49,6 +56,7 @@ class SamplerOptions:
     max_num_gen_batches: int
     max_inflight_gen_batches: int
     max_infra_error_share: float
+    carry_max_steps: int
 
     def __post_init__(self) -> None:
         if self.filter_groups and self.max_num_gen_batches < 1:
@@ -57,6 +65,8 @@ class SamplerOptions:
                 self.max_num_gen_batches,
                 "must be at least 1: dynamic sampling without a bound may never end",
             )
+        if self.carry_max_steps < 0:
+            raise UserError("scout.sampler.carry_max_steps", self.carry_max_steps, "must be at least 0")
         if not 0.0 < self.max_infra_error_share <= 1.0:
             raise UserError(
                 "scout.sampler.max_infra_error_share",
@@ -73,6 +83,8 @@ class StepCounts:
     uniform: int = 0
     lost: int = 0
     lost_trajectories: int = 0
+    carried_in: int = 0
+    too_old: int = 0
 
 
 class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -94,7 +106,8 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         self._submit = refill_fn
         self._seen: dict[str, float | None] = {}  # outcome of uniform groups, None of the others
         self._lost: set[str] = set()
-        self.counts = StepCounts()
+        self._surplus: set[str] = set()
+        self.counts = StepCounts(generated=self.options.train_batch_size)
 
     @property
     def limit(self) -> int:
@@ -116,12 +129,12 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             return set(), set(), set(), Counter()
         terminal = self.finished_keys[partition_id] | self.failure_keys[partition_id]
         self._classify(partition_id, terminal - self._seen.keys() - self._lost)
-        most = self.options.max_infra_error_share * self._batch_trajectories
-        if self.counts.lost_trajectories > most:
+        planned, lost = self.counts.generated * self.options.group_size, self.counts.lost_trajectories
+        if lost > self.options.max_infra_error_share * planned:
             raise UnfilledStepError(
-                f"{self.counts.lost_trajectories} of at least {self._batch_trajectories} trajectories "
-                f"were lost in step {global_steps}: is the tool server up? "
-                f"(scout.sampler.max_infra_error_share={self.options.max_infra_error_share})"
+                f"{lost} of {planned} trajectories of step {global_steps} were lost, more than "
+                f"{self.options.max_infra_error_share:.0%}: is the tool server up? "
+                f"(scout.sampler.max_infra_error_share)"
             )
         uniform = {u: self._seen[u] for u in terminal & self._seen.keys() if self._seen[u] is not None}
         return (
@@ -130,10 +143,6 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             terminal & self._lost,
             Counter(v for v in uniform.values() if v is not None),
         )
-
-    @property
-    def _batch_trajectories(self) -> int:
-        return self.options.train_batch_size * self.options.group_size
 
     def _classify(self, partition_id: str, new: set[str]) -> None:
         """Look once at every group that has just ended: its members, and whether their outcomes differ."""
@@ -192,23 +201,65 @@ class ScoutReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             f"algorithm.filter_groups.max_num_gen_batches (now {o.max_num_gen_batches})"
         )
 
+    # -- surplus groups --------------------------------------------------------------------------------
+
+    def begin_step(self, global_steps: int) -> int:
+        """Drop surplus groups that are too old; return how many new groups the step must generate."""
+        self._sync_metadata_from_transfer_queue()
+        steps = self.prompt_global_steps["train"]
+        kept = {uid for uid in self._surplus if uid in steps}
+        old = {uid for uid in kept if global_steps - steps[uid] > self.options.carry_max_steps}
+        super()._clear_groups("train", old)
+        carried = kept - old
+        self._seen = dict.fromkeys(carried)
+        self._surplus = set()
+        fresh = max(self.options.train_batch_size - len(carried), 0)
+        self.counts = StepCounts(generated=fresh, carried_in=len(carried), too_old=len(old))
+        return fresh
+
+    def adopt(self, uids: set[str]) -> None:
+        """Surplus groups that a checkpoint brought back."""
+        self._surplus |= uids
+
+    @property
+    def surplus(self) -> set[str]:
+        """Groups that the last step sampled and did not train."""
+        return set(self._surplus)
+
+    def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
+        """verl's way to drop groups, evicted and surplus alike; usable ones among them are kept."""
+        usable = {u for u in uids if u in self._seen and self._seen[u] is None}
+        keep = usable if partition_id != "val" and self.options.carry_max_steps else set()
+        self._surplus |= keep
+        super()._clear_groups(partition_id, uids - keep)
+
+    # ---------------------------------------------------------------------------------------------------
+
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """A batch of ``batch_size`` groups and this step's sampling metrics (``scout/groups_…``)."""
         if partition_id == "val":
             return super().sample(global_steps, partition_id, batch_size)  # type: ignore[no-any-return]
-        self.counts = StepCounts(generated=self.options.train_batch_size)
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         c = self.counts
-        judged = len(self._seen) + len(self._lost)
-        self._seen.clear()
-        self._lost.clear()
+        judged = len(self._seen) + len(self._lost) - c.carried_in
+        ages = [global_steps - int(tag.get("global_steps", global_steps)) for tag in batch.tags]
+        # verl counts the groups that this class keeps as thrown away.
+        metrics.pop("training/filter_groups/discarded_surplus_samples", None)
         metrics.update(
             {
                 "scout/groups_generated": c.generated,
+                "scout/gen_batches": c.generated / self.options.train_batch_size,
                 "scout/groups_evicted": c.uniform + c.lost,
                 "scout/groups_lost": c.lost,
                 "scout/groups_accept_rate": (judged - c.uniform - c.lost) / max(judged, 1),
                 "scout/trajectories_lost": c.lost_trajectories,
+                "scout/groups_carried_in": c.carried_in,
+                "scout/groups_carried_out": len(self._surplus),
+                "scout/groups_too_old": c.too_old,
+                "scout/age_steps_max": max(ages, default=0),
             }
         )
+        self._seen.clear()
+        self._lost.clear()
+        self.counts = StepCounts(generated=self.options.train_batch_size)
         return batch, metrics

@@ -5,8 +5,11 @@ Keys under ``scout`` that are not fields here are refused when a run is composed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scout_reward.settings import RewardSettings
 
 MISSING = "???"  # OmegaConf's mark for a value that must be given
 
@@ -21,6 +24,8 @@ class EpisodeSection:
     max_obs_tokens: int = MISSING  # type: ignore[assignment]
     turn_timeout_s: float = MISSING  # type: ignore[assignment]
     trajectory_timeout_s: float = MISSING  # type: ignore[assignment]
+    force_answer: bool = False  # before the last turn the tool says that it is the last
+    max_same_searches: int = 0  # one more identical search is answered by a note; 0: no limit
 
 
 @dataclass
@@ -30,6 +35,7 @@ class ToolsSection:
     url: str = MISSING
     timeout_s: float = MISSING  # type: ignore[assignment]
     max_connections: int = 256
+    outage_patience_s: float = 0.0  # how long a call waits for a server that is gone, e.g. restarted
 
 
 @dataclass
@@ -52,6 +58,8 @@ class RewardSection:
     overlong_buffer_tokens: int = 0
     no_search_penalty: float = 0.0
     no_evidence_penalty: float = 0.0
+    timeout_score: float = 0.0  # ours: reward of a trajectory that a deadline ended
+    overlong_mask: bool = False  # ours: see `scout_train.overlong`; not together with overlong_penalty
 
 
 @dataclass
@@ -60,6 +68,7 @@ class SamplerSection:
 
     poll_interval_s: float = MISSING  # type: ignore[assignment]
     max_infra_error_share: float = MISSING  # type: ignore[assignment]
+    carry_max_steps: int = 1  # how many steps old a surplus group may be when it is trained; 0: drop them
 
 
 @dataclass
@@ -98,3 +107,36 @@ def read_settings(config: Any) -> ScoutSection:
     merged = OmegaConf.merge(OmegaConf.structured(ScoutSection), config.scout)
     found: ScoutSection = OmegaConf.to_object(merged)
     return found
+
+
+def reward_settings(section: Any) -> RewardSettings:
+    """The reward room's settings out of ``scout.reward``, a section or its configuration.
+
+    Raises:
+        UserError: naming the setting that cannot be used.
+    """
+    from scout_reward.settings import RewardSettings
+
+    return RewardSettings(**{f.name: getattr(section, f.name) for f in fields(RewardSettings)})
+
+
+def check_settings(config: Any) -> None:
+    """Settings of ours that must fit each other and verl's.
+
+    Raises:
+        UserError: over-long trajectories both masked and punished; surplus groups carried over although their
+            old log-probabilities would be those of newer weights.
+    """
+    from scout_protocol.errors import UserError
+    from scout_train import overlong
+
+    overlong.check(config.scout.reward)
+    carry = config.scout.sampler.carry_max_steps
+    bypass = config.algorithm.rollout_correction.get("bypass_mode", False)
+    if config.algorithm.filter_groups.enable and carry and not bypass:
+        raise UserError(
+            "scout.sampler.carry_max_steps",
+            carry,
+            "set it to 0, or algorithm.rollout_correction.bypass_mode=true: old log-probabilities computed "
+            "anew would hide that carried groups come from older weights",
+        )

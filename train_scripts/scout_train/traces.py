@@ -14,6 +14,14 @@ from scout_protocol.records import StopReason, Trace
 _ENCODER = msgspec.json.Encoder()
 
 
+def lost_why(trace: Trace) -> str | None:
+    """Why a trajectory cannot be trained, e.g. ``connection:ClientConnectorError``; None if it can."""
+    if trace.stop_reason is StopReason.INFRA_ERROR:
+        kinds = [call.error_kind for call in trace.tool_calls if call.infra_error]
+        return str((kinds or [trace.extra.get("policy_error", "infra_error")])[-1])
+    return None if trace.n_policy_tokens else f"{trace.stop_reason.value} before the first turn"
+
+
 @dataclass
 class StepTotals:
     """Sums over the trajectories that one step generated, whether they were trained on or not."""
@@ -26,12 +34,24 @@ class StepTotals:
     policy_tokens: int = 0
     tool_s: float = 0.0
     failed: int = 0  # ended by a defect, see the console log
+    drifted_tokens: int = 0  # of trajectories refused because they held tokens that were not sampled
+    masked: int = 0
+    forced: int = 0
+    cut_searches: int = 0
+    tokens_after_stop: int = 0
     stops: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)  # why trajectories cannot be trained
 
     def add(self, trace: Trace) -> None:
         """Count one trajectory. One that an outage ended has no score and no say about the policy."""
         self.trajectories += 1
         self.stops[trace.stop_reason.value] += 1
+        self.tokens_after_stop += trace.extra.get("tokens_after_stop", 0)
+        self.cut_searches += trace.extra.get("cut_searches", 0)
+        self.forced += trace.extra.get("forced_answer", False)
+        self.masked += trace.extra.get("masked", False)
+        if (why := lost_why(trace)) is not None:
+            self.lost[why] += 1
         if trace.stop_reason is StopReason.INFRA_ERROR:
             return
         self.scored += 1
@@ -47,6 +67,11 @@ class StepTotals:
             "scout/trajectories": self.trajectories,
             "scout/infra_errors": self.stops[StopReason.INFRA_ERROR.value],
             "scout/failed": self.failed,
+            "scout/retokenisation_drift": self.drifted_tokens,
+            "scout/tokens_after_stop": self.tokens_after_stop,
+            "scout/cut_searches": self.cut_searches,
+            "scout/forced_answers": self.forced,
+            "scout/masked_overlong": self.masked,
         }
         if self.scored:
             found |= {
@@ -69,6 +94,7 @@ class TraceLog:
         self._file = path.open("ab")
         self._lock = threading.Lock()
         self._totals: dict[int, StepTotals] = {}
+        self._last_step = 0
         self.last_failure = ""
 
     def write(self, trace: Trace, train: bool) -> None:
@@ -78,13 +104,26 @@ class TraceLog:
             self._file.write(line)
             self._file.flush()
             if train:
-                self._totals.setdefault(trace.step, StepTotals()).add(trace)
+                self._of(trace.step).add(trace)
 
-    def count_failure(self, step: int, error: BaseException) -> None:
-        """A trajectory that raised: a defect, not an outage."""
+    def _of(self, step: int) -> StepTotals:
+        self._last_step = max(step, self._last_step)
+        return self._totals.setdefault(step, StepTotals())
+
+    def count_failure(self, step: int, error: BaseException, n_drifted: int = 0) -> None:
+        """A trajectory that raised: a defect, not an outage. ``n_drifted``: tokens that were not sampled."""
         with self._lock:
             self.last_failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            self._totals.setdefault(step, StepTotals()).failed += 1
+            totals = self._of(step)
+            totals.failed += 1
+            totals.drifted_tokens += n_drifted
+            totals.lost[type(error).__name__] += 1
+
+    def why_lost(self) -> str:
+        """The causes for which trajectories of the newest step cannot be trained, e.g. ``http_503 x 12``."""
+        with self._lock:
+            lost = self._totals.get(self._last_step, StepTotals()).lost
+        return ", ".join(f"{why} x {n}" for why, n in lost.most_common(3))
 
     def take(self, step: int) -> StepTotals:
         """The totals of a step, once."""

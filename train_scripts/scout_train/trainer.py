@@ -12,6 +12,8 @@ import ray
 import transfer_queue as tq
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from scout_protocol.records import StopReason
+from scout_train import surplus
 from scout_train.agent_loop import surroundings
 from scout_train.errors import UnfilledStepError
 from scout_train.manager import DirectClient
@@ -56,6 +58,15 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def on_train_begin(self) -> None:
         self._attach_log()
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps - 1}"
+        self.replay_buffer.adopt(surplus.load(folder))
+
+    def prepare_step(self) -> dict[str, Any]:
+        """Generate what surplus groups of the step before leave to generate."""
+        fresh = self.replay_buffer.begin_step(self.global_steps)
+        if fresh:
+            self._add_prompts_to_generate(fresh)
+        return {}
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
@@ -67,8 +78,31 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
             rewards[key.split("_")[0]].append(float(scores.sum()))
         metrics["scout/zero_variance_group_share"] = zero_variance_share(rewards)
         metrics["scout/trained_trajectories"] = len(real)
+        metrics.update(self._length_metrics(batch, real))
         # Without a second log-prob pass verl logs entropy only as the term of the loss.
         metrics.setdefault("actor/entropy", metrics.get("actor/entropy_loss"))
+
+    def _length_metrics(self, batch: Any, real: list[str]) -> dict[str, float]:
+        """verl's ``response_length/…`` counts what the tool returned; here it is the policy's own tokens.
+
+        ``clip_ratio`` is the share of trajectories that ran out of room; verl compares with the longest row.
+        """
+        data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        facts = [getattr(value, "data", value) for value in data["extra_fields"]]
+        own = [int(f["policy_tokens"]) for f in facts]
+        found = {
+            "mean": float(np.mean(own)),
+            "max": float(max(own)),
+            "min": float(min(own)),
+            "clip_ratio": float(np.mean([f["stop_reason"] == StopReason.LENGTH.value for f in facts])),
+        }
+        lengths = [int(tag["response_len"]) for tag in batch.tags if not tag.get("is_padding", False)]
+        return {
+            **{f"response_length/{k}": v for k, v in found.items()},
+            **{f"response_length_non_aborted/{k}": v for k, v in found.items()},
+            "scout/sequence_tokens": float(np.mean(lengths)),
+            "scout/trained_policy_tokens": float(sum(own)),
+        }
 
     # -- checkpoints -----------------------------------------------------------------------------------
 
@@ -82,6 +116,8 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
             self._save_now()
 
     def _save_now(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        surplus.save(folder, self.replay_buffer.surplus, self.global_steps)
         super()._save_checkpoint()
         self._saved_step = self.global_steps
         for folder in old_checkpoints(
@@ -99,12 +135,15 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
             super().fit(agent_loop_manager)
         except UnfilledStepError as error:
             self.global_steps -= 1
-            why = surroundings(self.config).traces.last_failure
+            traces = surroundings(self.config).traces
+            why = [f"lost: {traces.why_lost()}"] if traces.why_lost() else []
+            if traces.last_failure:
+                why.append(f"the last error of a rollout was {traces.last_failure}")
             try:
                 if self.global_steps > 0 and self._saved_step != self.global_steps:
                     self._save_now()
+                if self.global_steps > 0:
+                    why.append(f"step {self.global_steps} is saved, the same command goes on from there")
             except ray.exceptions.RayError as lost:
-                why = why or str(lost)
-            raise UnfilledStepError(
-                f"{error}; the last error of a rollout was {why}" if why else str(error)
-            ) from error
+                why.append(f"the weights could not be saved: {' '.join(str(lost).split())[:200]}")
+            raise UnfilledStepError("; ".join([str(error), *why])) from error
