@@ -20,7 +20,7 @@ from scout_protocol.errors import UserError
 
 # The warm-up learns these few questions by heart: DAPO needs groups that are neither all right nor all wrong.
 N_TRAIN = 24
-SFT_STEPS = 60
+SFT_STEPS = 100
 RL_STEPS = 5
 N_ORACLE = 50
 TOPK = 3
@@ -123,7 +123,7 @@ def learning_stages(run: Path, tools: str, seed: int) -> list[Stage]:
                     *("--max-obs-tokens", MAX_OBS_TOKENS, "--threads", 2),
                 )
             ],
-            80,
+            110,
         ),
         _train(run, tools, "grpo", run / "sft/hf", seed),
         _train(run, tools, "dapo", run / "sft/hf", seed),
