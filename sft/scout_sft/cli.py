@@ -1,4 +1,4 @@
-"""`scout sft init|harvest|train`: argument parsing; the heavy modules are imported when they are needed."""
+"""`scout sft init|harvest|train|readiness`: argument parsing; the heavy modules are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 from scout_protocol.dialect import DIALECTS
 from scout_protocol.errors import UserError
+from scout_sft import readiness_cli
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scout sft", description=__doc__.split(":")[0] if __doc__ else None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="init|harvest|train")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="init|harvest|train|readiness")
     style = argparse.ArgumentDefaultsHelpFormatter
 
     init = commands.add_parser(
@@ -57,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     harvest.add_argument("--max-turn-tokens", type=int, default=256, help="of --strategy policy")
     harvest.add_argument("--max-response-tokens", type=int, default=2048, help="of --strategy policy")
     harvest.add_argument("--max-obs-tokens", type=int, default=512, help="of --strategy policy")
-    harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge: spread evenly, e.g. 1-5")
+    harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge, keywords: spread, e.g. 1-5")
+    harvest.add_argument(
+        "--long-chain-repeat", type=int, default=1, help="write a long chain so many times (over-sampling)"
+    )
+    harvest.add_argument("--long-chain-from", type=int, default=3, help="searches that make a long chain")
     harvest.add_argument(
         "--max-revealing-share", type=float, default=0.2, help="most that put the answer into a query first"
     )
@@ -122,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--set", dest="overrides", action="append", default=[], help="key=value of verl's SFT config"
     )
+    readiness_cli.add(commands, style)
     return parser
 
 
@@ -133,6 +139,8 @@ def main(argv: list[str]) -> int:
         return _init(**options)
     if command == "harvest":
         return _harvest(**options)
+    if command == "readiness":
+        return readiness_cli.run(options)
     return _train(**options)
 
 
@@ -181,6 +189,8 @@ def _harvest(
             f"({share:.1%}), {counts['kept']} kept"
         )
     print(f"query reveals the answer: {result.revealing} of {result.kept}")
+    if result.repeated:
+        print(f"copies of long chains: {result.repeated}")
     for reason, n in result.rejected.items():
         print(f"rejected, {reason}: {n}")
     if result.resumed:
