@@ -110,7 +110,7 @@ def findings(figures: Mapping[str, Any], limits: Limits) -> list[Finding]:
 
 
 def verdict(found: list[Finding]) -> str:
-    """``more_sft`` where the format is missed; else ``too_far``, else ``more_sft``, where something says so."""
+    """``more_sft`` where the format is missed; else what the worst miss says, ``too_far`` first."""
     missed = [finding for finding in found if not finding.ok]
     if any(finding.name == "format_adherence" for finding in missed):
         return MORE_SFT

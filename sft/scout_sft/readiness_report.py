@@ -135,8 +135,9 @@ def print_card(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(
         f"pass@1 {figures['pass_at_1']:.3f}, pass@{figures['k']} {figures['pass_at_k']:.3f} · "
-        f"searches {figures['searches_mean']:.2f} · policy tokens {figures['policy_tokens_mean']:.0f} on average, "
-        f"95 % at most {figures['policy_tokens_p95']} · groups all right {figures['all_right_group_share']:.2f}, "
+        f"searches {figures['searches_mean']:.2f} · policy tokens {figures['policy_tokens_mean']:.0f}, "
+        f"95 % at most {figures['policy_tokens_p95']} · "
+        f"groups all right {figures['all_right_group_share']:.2f}, "
         f"all wrong {figures['all_wrong_group_share']:.2f}",
         highlight=False,
         soft_wrap=True,
