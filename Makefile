@@ -1,9 +1,9 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
+.PHONY: help setup quickstart real serve-tools index data sft-data sft readiness train-grpo train-dapo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
-        test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
+        test test-slow check check-base bench-learning compare-strategies bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -22,6 +22,7 @@ DEMOS  ?= $(RUN)/world/sft.parquet
 ROWS   ?= $(RUN)/world/held_out.parquet
 MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
+HOTPOT_RUN ?= $(RUNS)/demos
 STEPS  ?= 20
 STAGE  ?= sft
 POLICY ?= hf:$(MODEL)
@@ -74,14 +75,21 @@ else
 	@exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
 endif
 
-sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
+sft-data: $(STAMP) ## demonstrations: from a running server (TOOLS DEMOS RUN), or HOTPOT=file with a server of its own
+ifeq ($(strip $(HOTPOT)),)
 	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
+else
+	@exec $(SCOUT) demos --hotpot "$(HOTPOT)" --run "$(HOTPOT_RUN)" $(if $(filter-out file,$(origin TOOLS)),--server $(TOOLS)) $(ARGS)
+endif
 
 sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
 	@$(FITS)
 	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base" --max-positions 1024
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
+
+readiness: $(STAMP) ## is the warmed-up MODEL ready for RL? rollouts against a running server: TOOLS MODEL TRAIN RUN
+	@exec $(SCOUT) sft readiness --model "$(MODEL)" --rows "$(TRAIN)" --server $(TOOLS) --out "$(RUN)/readiness.json" $(ARGS)
 
 train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
 	@$(FITS)
@@ -152,6 +160,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-strategies: $(STAMP) ## every way to demonstrate, up to EM after GRPO, under runs/strategies; half an hour
+	@$(FITS)
+	@exec $(BIN)/python -m scout_cli.compare_strategies --run "$(RUNS)/strategies" $(ARGS)
 
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("scout_data.cli", "RL rows: fetch, make, split, mix, audit, plan"),
     "reward": ("scout_reward.cli", "score trajectories and show the parts of the score"),
     "sft": ("scout_sft.cli", "demonstrations, the tiny model, and the warm-up"),
+    "demos": ("scout_cli.demos", "demonstrations from a HotpotQA file, with a tool server of its own"),
     "train": ("scout_train.launch", "compose recipes and train with verl"),
     "eval": ("scout_eval.cli", "evaluate a policy through the tool server"),
     "report": ("scout_eval.report_cli", "draw the report of a run"),

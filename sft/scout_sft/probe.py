@@ -2,8 +2,8 @@
 
     python -m scout_sft.probe JOB.json
 
-JOB.json: ``{"checkpoint", "start_model", "hf", "lora", "rows", "sampling", "result", "parent"}``. The figures,
-or the one line of a wrong input, go to ``result``.
+JOB.json: ``{"checkpoint", "start_model", "hf", "lora", "rows", "sampling", "result", "parent"}``. The
+figures, or the one line of a wrong input, go to ``result``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`scout sft train`: the warm-up. Runs verl's SFT trainer, follows, stops and resumes it, exports the result."""
+"""`scout sft train`: the warm-up. Runs verl's SFT trainer, follows, stops, resumes it, exports the result."""
 
 from __future__ import annotations
 
