@@ -69,22 +69,7 @@ def sample_groups(
         raise UserError("--rows", "0 rows", "there is no question to sample")
     groups = asyncio.run(_sample(chosen, policy_spec, settings, stage))
     kept = [[t for t in group if t.stop_reason is not StopReason.INFRA_ERROR] for group in groups]
-    lost = sum(map(len, groups)) - sum(map(len, kept))
-    if lost > MAX_LOST_SHARE * sum(map(len, groups)):
-        kinds = sorted(
-            {
-                trace.tool_calls[-1].error_kind if trace.tool_calls else "policy"
-                for group in groups
-                for trace in group
-                if trace.stop_reason is StopReason.INFRA_ERROR
-            }
-        )
-        raise UserError(
-            "--server",
-            f"{settings.server} ({', '.join(kinds)})",
-            f"{lost} of {sum(map(len, groups))} rollouts were lost: start it with `scout serve`",
-        )
-    return kept, lost
+    return kept, sum(map(len, groups)) - sum(map(len, kept))
 
 
 async def _sample(
@@ -107,7 +92,7 @@ async def _sample(
     # all samples of a question next to each other, as in a training batch
     repeated = [row for row in rows for _ in range(settings.samples)]
     groups: list[list[Trace]] = [[] for _ in rows]
-    done = 0
+    done, lost = 0, 0
     with Progress("rollouts", len(repeated)) as progress:
         async with (
             HttpTools(settings.server, settings.call_timeout_s, settings.concurrency) as tools,
@@ -118,6 +103,13 @@ async def _sample(
                 repeated, policy, tools, budget, labels, settings.concurrency
             ):
                 groups[index // settings.samples].append(trace)
-                done += 1
+                done, lost = done + 1, lost + (trace.stop_reason is StopReason.INFRA_ERROR)
                 progress.update(done)
+                if lost > MAX_LOST_SHARE * len(repeated):
+                    kind = trace.tool_calls[-1].error_kind if trace.tool_calls else "the policy's endpoint"
+                    raise UserError(
+                        "--server",
+                        f"{settings.server} ({kind})",
+                        f"{lost} of {done} rollouts were lost: start it with `scout serve`",
+                    )
     return groups
