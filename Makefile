@@ -82,7 +82,7 @@ else
 	@exec $(SCOUT) demos --hotpot "$(HOTPOT)" --run "$(HOTPOT_RUN)" $(if $(filter-out file,$(origin TOOLS)),--server $(TOOLS)) $(ARGS)
 endif
 
-sft: $(STAMP) ## model, demonstrations, warm-up, against a running server: TOOLS DEMOS SFT_STEPS (0: stops itself) RUN
+sft: $(STAMP) ## model, demonstrations, warm-up, against a running server: TOOLS DEMOS SFT_STEPS (0: auto) RUN
 	@$(FITS)
 	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base" --max-positions 1024
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
