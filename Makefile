@@ -153,7 +153,7 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
 
-compare-algos: $(STAMP) ## GRPO, Dr.GRPO, DAPO and DAPO + Dr.GRPO from one warm-up, for each of SEEDS: table and chart; ALGOS
+compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
 	@$(FITS)
 	@exec $(SCOUT) compare-algos --out "$(RUNS)/compare" --seeds $(SEEDS) $(if $(ALGOS),--algos $(ALGOS)) $(ARGS)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import math
 import signal
 import sys
 from pathlib import Path
@@ -24,6 +26,7 @@ from scout_protocol.errors import UserError
 
 ALGOS = ("grpo", "dr_grpo", "dapo", "dapo_dr_grpo")
 STEPS = 30
+COLD_STEPS, COLD_GROUP, COLD_BATCH = 10, 4, 16
 MIN_DISK_FREE_GIB = 2.0
 
 
@@ -39,6 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     add("--steps", type=int, default=STEPS, help="updates of each algorithm (default %(default)s)")
     add("--sft-steps", type=int, default=SFT_STEPS, help="of the warm-up (default %(default)s)")
+    add(
+        "--cold",
+        action="store_true",
+        help="as well: DAPO and GRPO where few groups are mixed, under OUT/cold",
+    )
+    add("--cold-steps", type=int, default=COLD_STEPS, help="updates of DAPO there (default %(default)s)")
     add("--lr", type=float, default=GRPO_LR, help="learning rate of all (default %(default)g)")
     return parser
 
@@ -76,6 +85,46 @@ def _one_seed(run: Path, seed: int, args: argparse.Namespace) -> None:
         pipeline.run([*first, *stages(run, tools, seed, args)], start=len(first))
 
 
+def _cold(run: Path, warm: Path, seed: int, args: argparse.Namespace) -> None:
+    """DAPO on questions of which few groups are mixed, then GRPO for as many trajectories.
+
+    One hop is known and three are not: of four rollouts all are right, or none is, for four questions in five
+    (docs/log.md).
+    """
+    sft, rows, held_out = warm / "sft/hf", run / "train.parquet", warm / "world/held_out.parquet"
+    small = [
+        f"actor_rollout_ref.rollout.n={COLD_GROUP}",
+        f"data.train_batch_size={COLD_BATCH}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={COLD_BATCH}",
+    ]
+    mix = ("data", "mix", "--input", warm / "world/train.parquet", "--output", rows, "--by", "hops")
+    shares = ("--ratio", "1=0.5", "--ratio", "2=0", "--ratio", "3=0.5", "--seed", seed)
+    pipeline = Pipeline(run, {"seed": seed, "steps": args.cold_steps, "lr": args.lr})
+    with pipeline.opened(), tool_server(warm / "index", TOPK, run / "tools.log") as tools:
+        head = [
+            Stage("rows", "questions of one and of three hops", [(*mix, *shares)], 2),
+            train_stage(run, tools, "dapo", sft, args.cold_steps, seed, args.lr, 120, rows, small),
+        ]
+        pipeline.run(head)
+        steps = _batches(run / "dapo/metrics.jsonl")
+        pipeline.run(
+            [
+                *head,
+                evaluate_stage(run, tools, "dapo", run / "dapo/hf", "after dapo", ("none",), held_out),
+                train_stage(run, tools, "grpo", sft, steps, seed, args.lr, 3.0 * steps, rows, small),
+                evaluate_stage(run, tools, "grpo", run / "grpo/hf", "after grpo", ("none",), held_out),
+            ],
+            start=len(head),
+        )
+
+
+def _batches(metrics: Path) -> int:
+    """Batches of groups that a run generated in all: so many steps does GRPO take for the same rollouts."""
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    generated = sum(int(line["scout/groups_generated"]) for line in lines)
+    return math.ceil(generated / COLD_BATCH)
+
+
 def main(argv: list[str]) -> int:
     """Run what is missing, then print the table; returns the exit status of the first command that fails.
 
@@ -92,6 +141,9 @@ def main(argv: list[str]) -> int:
         print(f"== seed {seed}", flush=True)
         try:
             _one_seed(args.out / f"seed{seed}", seed, args)
+            if args.cold:
+                print(f"== seed {seed}, cold start", flush=True)
+                _cold(args.out / f"cold/seed{seed}", args.out / f"seed{seed}", seed, args)
         except StageFailedError as failed:
             print(
                 f"scout compare-algos: stage {failed.stage} of seed {seed} failed (exit code {failed.code}); "
@@ -99,4 +151,5 @@ def main(argv: list[str]) -> int:
                 file=sys.stderr,
             )
             return failed.code if failed.code > 0 else 128 - failed.code
-    return scout(("eval", "algos", args.out))[0]
+    shown = [args.out, *([args.out / "cold"] if args.cold else [])]
+    return max(scout(("eval", "algos", folder))[0] for folder in shown)

@@ -53,14 +53,16 @@ def evaluate_stage(
     model: Path,
     label: str,
     controls: Sequence[str] = ("none", "blank", "shuffled"),
+    rows: Path | None = None,
 ) -> Stage:
-    """Held-out questions, greedy, once for each control."""
+    """Held-out questions, greedy, once for each control; ``rows``: other questions than the world's."""
+    rows = rows or run / "world/held_out.parquet"
     commands: list[Command] = []
     for control in controls:
         out = run / "eval" / (stage if control == "none" else f"{stage}.{control}")
         commands.append(
             (
-                *("eval", "run", "--rows", run / "world/held_out.parquet", "--policy", f"hf:{model}"),
+                *("eval", "run", "--rows", rows, "--policy", f"hf:{model}"),
                 *("--tools", tools, "--stage", stage, "--control", control, "--out", out),
                 *("--max-turns", MAX_TURNS, "--max-turn-tokens", MAX_TURN_TOKENS),
                 *("--max-obs-tokens", MAX_OBS_TOKENS, "--max-response-tokens", MAX_RESPONSE_TOKENS),
@@ -73,18 +75,29 @@ def evaluate_stage(
 
 
 def train_stage(
-    run: Path, tools: str, algo: str, model: Path, steps: int, seed: int, lr: float, expect_s: float
+    run: Path,
+    tools: str,
+    algo: str,
+    model: Path,
+    steps: int,
+    seed: int,
+    lr: float,
+    expect_s: float,
+    rows: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> Stage:
-    """``scout train`` from one model, into ``run/ALGO``."""
+    """``scout train`` from one model, into ``run/ALGO``; ``rows``: other questions than the world's."""
+    rows = rows or run / "world/train.parquet"
     command: Command = (
         *("train", "--algo", algo, "--size", "tiny", "--cluster", "cpu", "--engine", "verl"),
-        *("--model", model, "--train", run / "world/train.parquet", "--tools", tools, "--out", run / algo),
+        *("--model", model, "--train", rows, "--tools", tools, "--out", run / algo),
         *("--steps", steps, "--save-every", 10, "--seed", seed, "--stage", algo),
         *("--set", f"actor_rollout_ref.actor.optim.lr={lr}"),
         *("--set", f"scout.episode.max_turns={MAX_TURNS}"),
         *("--set", f"scout.episode.max_turn_tokens={MAX_TURN_TOKENS}"),
         *("--set", f"scout.episode.max_obs_tokens={MAX_OBS_TOKENS}"),
         *("--set", f"data.max_response_length={MAX_RESPONSE_TOKENS}"),
+        *(word for setting in settings for word in ("--set", setting)),
     )
     return Stage(algo, f"{algo.upper()}, {steps} steps", [command], expect_s)
 
