@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scout_eval.algos import START, AlgoRun, Result, tokens_so_far
 from scout_eval.charts import Series, line_chart
-from scout_eval.sheet import NOTHING, Cell, Figure, Sheet, Table, number, share
+from scout_eval.sheet import NOTHING, Cell, Figure, Sheet, Table, number
 
 NAMES = {
     START: "warm-up",
@@ -18,14 +18,12 @@ NAMES = {
     "gspo": "GSPO",
     "ppo": "PPO",
 }
-_COLUMNS = (
-    *("EM", "1 hop", "2 hops", "3 hops", "searches", "accepted", "zero gradient"),
-    *("tokens sampled", "s a step", "overhead"),
-)
+_COLUMNS = ("EM", "1h", "2h", "3h", "srch", "acc.", "zero", "first", "tokens", "s/step", "over")
 _ABOUT = (
-    "Held-out questions, greedy. Accepted: groups with both right and wrong members among those generated, "
-    "where the algorithm filters. Zero gradient: trained groups whose members all have the same reward. "
-    "Overhead: what a step takes beyond the model's generation and its update, relative to these (median)."
+    "EM, by hops, and searches: held-out questions, greedy. acc.: groups with both right and wrong members "
+    "among those generated, where the algorithm filters. zero: trained groups whose members all have the "
+    "same reward and hence no gradient; first: in the first five steps. tokens: sampled by the policy. over: "
+    "what a step takes beyond the model's generation and its update, relative to these (median)."
 )
 _PANELS = (
     ("Exact match of rollouts", "scout/em"),
@@ -97,11 +95,12 @@ def _means(results: Sequence[Result]) -> list[Cell]:
         Cell(f"{statistics.fmean(ems):.3f}", f"{min(ems):.3f}–{max(ems):.3f}"),
         *(number(_mean([r.hops.get(h) for r in results]), 2) for h in "123"),
         number(_mean([r.searches for r in results]), 2),
-        share(_mean([r.accept_rate for r in results])),
-        share(_mean([r.zero_gradient_share for r in results])),
+        _percent(_mean([r.accept_rate for r in results])),
+        _percent(_mean([r.zero_gradient_share for r in results])),
+        _percent(_mean([r.zero_gradient_share_first for r in results])),
         _thousands(_mean([r.generated_tokens for r in results])),
         number(_mean([r.step_s for r in results]), 1),
-        share(_mean([r.overhead_share for r in results])),
+        _percent(_mean([r.overhead_share for r in results])),
     ]
 
 
@@ -110,16 +109,21 @@ def _cells(r: Result) -> list[Cell]:
         Cell(f"{r.em:.3f}", f"{r.em_low:.3f}–{r.em_high:.3f}"),
         *(number(r.hops.get(h), 2) for h in "123"),
         number(r.searches, 2),
-        share(r.accept_rate),
-        share(r.zero_gradient_share),
+        _percent(r.accept_rate),
+        _percent(r.zero_gradient_share),
+        _percent(r.zero_gradient_share_first),
         _thousands(r.generated_tokens),
         number(r.step_s, 1),
-        share(r.overhead_share),
+        _percent(r.overhead_share),
     ]
 
 
+def _percent(value: float | None) -> Cell:
+    return NOTHING if value is None else Cell(f"{value:.0%}")
+
+
 def _thousands(value: float | None) -> Cell:
-    return NOTHING if value is None else Cell(f"{value / 1000:,.0f} k")
+    return NOTHING if value is None else Cell(f"{value / 1000:,.0f}k")
 
 
 def _lines(by_algo: dict[str, list[AlgoRun]], key: str) -> list[Series]:
