@@ -12,21 +12,24 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scout_cli import quickstart
+from scout_cli import stages as shared
 from scout_cli.machine import probe, require
 from scout_cli.pipeline import Command, Pipeline, Stage, StageFailedError, tool_server
+from scout_cli.stages import evaluate_stage, prepare_stages, train_stage
 from scout_protocol.errors import UserError
 
 # ``oracle``: the questions' own plans, played to their end. ``policy`` samples the model that GRPO made of
 # the oracle's warm-up, so it comes after it.
 STRATEGIES = ("oracle", "golden", "keywords", "bridge", "policy")
+MIN_DISK_FREE_GIB = 1.0
 LIMITS: Command = (
-    *("--max-turns", quickstart.MAX_TURNS, "--max-turn-tokens", quickstart.MAX_TURN_TOKENS),
-    *("--max-obs-tokens", quickstart.MAX_OBS_TOKENS),
-    *("--max-response-tokens", quickstart.MAX_RESPONSE_TOKENS),
+    *("--max-turns", shared.MAX_TURNS, "--max-turn-tokens", shared.MAX_TURN_TOKENS),
+    *("--max-obs-tokens", shared.MAX_OBS_TOKENS),
+    *("--max-response-tokens", shared.MAX_RESPONSE_TOKENS),
 )
 
 
@@ -34,8 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compare_strategies", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--run", type=Path, default=Path("runs/strategies"), help="default %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
-    parser.add_argument("--sft-steps", type=int, default=quickstart.SFT_STEPS, help="default %(default)s")
-    parser.add_argument("--grpo-steps", type=int, default=quickstart.GRPO_STEPS, help="default %(default)s")
+    parser.add_argument("--sft-steps", type=int, default=shared.SFT_STEPS, help="default %(default)s")
+    parser.add_argument("--grpo-steps", type=int, default=shared.GRPO_STEPS, help="default %(default)s")
     parser.add_argument(
         "--only", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), help="default: all, in this order"
     )
@@ -57,42 +60,24 @@ def harvest_command(run: Path, tools: str, strategy: str, seed: int) -> Command:
     return (*common, "--strategy", strategy, "--max-revealing-share", 1)
 
 
-def _evaluate(run: Path, tools: str, strategy: str, stage: str) -> Stage:
-    command: Command = (
-        *("eval", "run", "--rows", run / "world/held_out.parquet", "--tools", tools, "--stage", stage),
-        *("--policy", f"hf:{run / strategy / stage / 'hf'}", "--out", run / strategy / "eval" / stage),
-        *LIMITS,
-        *("--batch-size", quickstart.EVAL_BATCH, "--concurrency", quickstart.EVAL_BATCH),
-        *("--max-model-len", 1024, "--threads", 1),
-    )
-    return Stage(f"{strategy}_eval_{stage}", f"{strategy}: evaluation after {stage.upper()}", [command], 8)
-
-
 def stages_of(run: Path, tools: str, strategy: str, args: argparse.Namespace) -> list[Stage]:
-    """Demonstrations, warm-up, evaluation, GRPO, evaluation."""
+    """Demonstrations, warm-up, evaluation, GRPO, evaluation, in a folder of the strategy's own."""
     here = run / strategy
+    held_out, rows = run / "world/held_out.parquet", run / "world/train.parquet"
     sft: Command = (
         *("sft", "train", "--model", run / "base", "--demos", here / "demos.parquet", "--out", here / "sft"),
-        *("--steps", args.sft_steps, "--seed", args.seed, "--max-obs-tokens", quickstart.MAX_OBS_TOKENS),
+        *("--steps", args.sft_steps, "--seed", args.seed, "--max-obs-tokens", shared.MAX_OBS_TOKENS),
     )
-    grpo: Command = (
-        *("train", "--algo", "grpo", "--size", "tiny", "--cluster", "cpu", "--engine", "verl"),
-        *("--model", here / "sft/hf", "--train", run / "world/train.parquet", "--tools", tools),
-        *("--out", here / "grpo", "--steps", args.grpo_steps, "--save-every", 10, "--seed", args.seed),
-        *("--stage", "grpo", "--set", f"actor_rollout_ref.actor.optim.lr={quickstart.GRPO_LR}"),
-        *("--set", f"scout.episode.max_turns={quickstart.MAX_TURNS}"),
-        *("--set", f"scout.episode.max_turn_tokens={quickstart.MAX_TURN_TOKENS}"),
-        *("--set", f"scout.episode.max_obs_tokens={quickstart.MAX_OBS_TOKENS}"),
-        *("--set", f"data.max_response_length={quickstart.MAX_RESPONSE_TOKENS}"),
-    )
-    harvest = harvest_command(run, tools, strategy, args.seed)
-    return [
-        Stage(f"{strategy}_demos", f"{strategy}: demonstrations", [harvest], 15),
-        Stage(f"{strategy}_sft", f"{strategy}: warm-up, {args.sft_steps} steps", [sft], 140),
-        _evaluate(run, tools, strategy, "sft"),
-        Stage(f"{strategy}_grpo", f"{strategy}: GRPO, {args.grpo_steps} steps", [grpo], 120),
-        _evaluate(run, tools, strategy, "grpo"),
+    stages = [
+        Stage("demos", "demonstrations", [harvest_command(run, tools, strategy, args.seed)], 15),
+        Stage("sft", f"warm-up, {args.sft_steps} steps", [sft], 140),
+        evaluate_stage(here, tools, "sft", here / "sft/hf", "after SFT", ("none",), held_out),
+        train_stage(
+            here, tools, "grpo", here / "sft/hf", args.grpo_steps, args.seed, shared.GRPO_LR, 110, rows
+        ),
+        evaluate_stage(here, tools, "grpo", here / "grpo/hf", "after GRPO", ("none",), held_out),
     ]
+    return [replace(s, name=f"{strategy}_{s.name}", title=f"{strategy}: {s.title}") for s in stages]
 
 
 def read_strategy(here: Path, strategy: str) -> dict[str, Any] | None:
@@ -149,19 +134,19 @@ def main(argv: list[str]) -> int:
         raise UserError("--only", "policy", "samples the oracle's model: add oracle")
     settings = {"seed": args.seed, "sft_steps": args.sft_steps, "grpo_steps": args.grpo_steps}
     pipeline = Pipeline(run, settings)
-    require(probe(run), min_disk_free_gib=quickstart.MIN_DISK_FREE_GIB)
+    require(probe(run), min_disk_free_gib=MIN_DISK_FREE_GIB)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     try:
         with pipeline.opened():
-            first = quickstart.prepare_stages(run, args)
+            first = prepare_stages(run, args.seed)
 
             def every(tools: str) -> list[Stage]:
                 chosen = [name for name in STRATEGIES if name in args.only]
                 return [*first, *(stage for name in chosen for stage in stages_of(run, tools, name, args))]
 
             pipeline.run(every(""), stop=len(first))
-            with tool_server(run / "index", quickstart.TOPK, run / "tools.log") as tools:
+            with tool_server(run / "index", shared.TOPK, run / "tools.log") as tools:
                 pipeline.run(every(tools), start=len(first))
     except StageFailedError as failed:
         print(table(run, args.only))
