@@ -103,6 +103,7 @@ async def _sample(
                 repeated, policy, tools, budget, labels, settings.concurrency
             ):
                 groups[index // settings.samples].append(trace)
+                _check_room(trace)
                 done, lost = done + 1, lost + (trace.stop_reason is StopReason.INFRA_ERROR)
                 progress.update(done)
                 if lost > MAX_LOST_SHARE * len(repeated):
@@ -113,3 +114,16 @@ async def _sample(
                         f"{lost} of {done} rollouts were lost: start it with `scout serve`",
                     )
     return groups
+
+
+def _check_room(trace: Trace) -> None:
+    """A prompt that fills the context would count against the policy, which never got to write.
+
+    Raises:
+        UserError: it does.
+    """
+    wrote = trace.spans[1].token_ids if len(trace.spans) > 1 else None
+    if trace.stop_reason is StopReason.LENGTH and wrote == []:
+        told = f"{len(trace.spans[0].token_ids or ())} tokens"
+        remedy = "leaves no room to answer: leave it out (scout data audit), or raise --max-model-len"
+        raise UserError(f"prompt of {trace.question_id}", told, remedy)

@@ -205,6 +205,16 @@ def test_the_command_judges_an_untrained_model_and_a_scripted_one(
     capsys.readouterr()
 
 
+def test_a_prompt_without_room_for_an_answer_is_refused(
+    mini: Any, model_dir: Path, server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.parquet"
+    write_rows(rows, mini.rows[:2])
+    argv = ["--model", str(model_dir), "--rows", str(rows), "--server", server_url, "--max-model-len", "8"]
+    assert main(["sft", "readiness", *argv, "--out", str(tmp_path / "r.json")]) == 2
+    assert "prompt of mini-" in capsys.readouterr().err and not (tmp_path / "r.json").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
