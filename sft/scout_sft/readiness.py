@@ -24,14 +24,15 @@ class Limits:
 
     ``min_rewarded``: right answers in the first batch; a fifth is what practitioners ask of a warm-up before
     they start (format alone earns the same for everybody and is no signal). ``min_mixed``: groups whose
-    rewards differ. ``max_same_actions``: groups whose rollouts all do the very same.
+    rewards differ. ``max_same_actions``: groups whose rollouts all do the very same; the quickstart's warm-up
+    has half of them so, and learns.
     """
 
     min_format: float = 0.95
     min_searching: float = 0.5
     min_rewarded: float = 0.2
     min_mixed: float = 0.2
-    max_same_actions: float = 0.5
+    max_same_actions: float = 0.8
     min_entropy_nats: float = 0.005
     max_language_mixing: float = 0.05
     max_cut: float = 0.1

@@ -52,7 +52,7 @@ def add(commands: Any, style: Any) -> None:
         ("min-searching", 0.5, "rollouts that search"),
         ("min-rewarded", 0.2, "right answers in the first batch"),
         ("min-mixed", 0.2, "groups whose rewards differ"),
-        ("max-same-actions", 0.5, "groups whose rollouts all do the same"),
+        ("max-same-actions", 0.8, "groups whose rollouts all do the same"),
         ("min-entropy-nats", 0.005, "entropy of a sampled token"),
         ("max-language-mixing", 0.05, "rollouts that think in another language (warns)"),
         ("max-cut", 0.1, "rollouts that ran out of tokens (warns)"),

@@ -108,6 +108,8 @@ def test_figures_by_counting() -> None:
         [trace(WRONG), trace("hm", stop=StopReason.EOS)],  # all wrong, but rewards differ by the format
         [trace(WRONG), trace("<answer>tin</answer>")],  # all wrong, not the same
     ]
+    noise = [trace("hm", stop=StopReason.EOS), trace("ho", stop=StopReason.EOS)]
+    assert figures([noise], SEARCH_R1, 1)["same_action_group_share"] == 0
     found = figures(groups, SEARCH_R1, batch=2)
     assert found["rollouts"] == 8 and found["questions"] == 4 and found["k"] == 2
     assert found["format_adherence"] == 7 / 8
@@ -148,10 +150,10 @@ GOOD: dict[str, Any] = {
         ({"first_batch_rewarded_share": 0.2}, READY),
         ({"mixed_group_share": 0.1}, MORE_SFT),  # all wrong
         ({"mixed_group_share": 0.1, "all_right_group_share": 0.9}, TOO_FAR),
-        ({"same_action_group_share": 0.8}, TOO_FAR),
+        ({"same_action_group_share": 0.9}, TOO_FAR),
         ({"entropy_nats": 0.001}, TOO_FAR),
-        ({"same_action_group_share": 0.8, "first_batch_rewarded_share": 0.0}, TOO_FAR),
-        ({"same_action_group_share": 0.8, "format_adherence": 0.1}, MORE_SFT),  # always the same noise
+        ({"same_action_group_share": 0.9, "first_batch_rewarded_share": 0.0}, TOO_FAR),
+        ({"same_action_group_share": 0.9, "format_adherence": 0.1}, MORE_SFT),  # always the same noise
         ({"language_mixing_share": 0.5, "cut_share": 0.5}, READY),  # told, not decided by
     ],
     ids=str,
