@@ -45,7 +45,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def action_key(trace: Trace, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """What the policy did, case and spaces aside: the actions and their texts, or all of a turn without one."""
+    """What the policy did, case and spaces aside: actions with their texts, or all of a malformed turn."""
     texts = [span.text for span in trace.spans if span.author is Author.POLICY]
     turns = [(parse(text, dialect), text) for text in texts]
     return tuple((t.action.value, " ".join((t.text or text).casefold().split())) for t, text in turns)
