@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scout_eval.algos import START, AlgoRun, Result, tokens_so_far
 from scout_eval.charts import Series, line_chart
-from scout_eval.sheet import NOTHING, Cell, Figure, Sheet, Table, number
+from scout_eval.sheet import NOTHING, Cell, Figure, Panels, Sheet, Table, number
 
 NAMES = {
     START: "warm-up",
@@ -56,22 +56,28 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
         told = ", ".join(f"{name_of(a)} {n}" for a, n in counts.items())
         sheet.warnings.append(f"Not every algorithm has every seed ({told}): the means do not compare.")
     rows = [[Cell(name_of(a)), *_means([r.result for r in every])] for a, every in by_algo.items()]
-    note = f"Means over {len(seeds)} seeds; the range of the seeds beneath EM. {_ABOUT}"
+    note = f"Means over the seeds, with their range beneath EM. {_ABOUT}"
     sheet.blocks.append(Table("Means", ("", *_COLUMNS), rows, note, rule_after=1 if start else 0))
     rows = [[Cell(f"{r.result.seed} {name_of(r.result.algo)}"), *_cells(r.result)] for r in runs]
     sheet.blocks.append(Table("Every run", ("seed", *_COLUMNS), rows, "95 % intervals over questions."))
-    legend = [(_css(by_algo, algo), name_of(algo)) for algo in by_algo if algo != START]
+    sheet.blocks.append(_panels(runs, by_algo))
+    sheet.headline += f". Highest: {name_of(best)}."
+    return sheet
+
+
+def _panels(runs: Sequence[AlgoRun], by_algo: dict[str, list[AlgoRun]]) -> Panels:
+    figures = []
     for title, key in _PANELS:
         svg = line_chart(f"{title} over steps", _lines(by_algo, key), (), _last_step(runs))
         if svg:
-            sheet.blocks.append(Figure(title, svg, f"{key}, mean over seeds", legend))
+            figures.append(Figure(title, svg, key))
     svg = line_chart(
         "Exact match over thousands of sampled tokens", _by_tokens(by_algo), (), _last_tokens(runs)
     )
-    caption = "thousands of policy tokens, trained or not; mean over seeds"
-    sheet.blocks.append(Figure("Exact match of rollouts by tokens sampled", svg, caption, legend))
-    sheet.headline += f". Highest: {name_of(best)}."
-    return sheet
+    figures.append(Figure("Exact match of rollouts by tokens", svg, "thousands of policy tokens sampled"))
+    legend = [(_css(by_algo, algo), name_of(algo)) for algo in by_algo if algo != START]
+    note = "Training rollouts, sampled; means over the seeds. Thin: each step; bold: mean of the last 5."
+    return Panels("How training went", figures, legend, note)
 
 
 def _grouped(runs: Sequence[AlgoRun]) -> dict[str, list[AlgoRun]]:
