@@ -13,7 +13,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from scout_protocol.records import StopReason
-from scout_train import surplus
+from scout_train import credit, surplus
 from scout_train.agent_loop import surroundings
 from scout_train.errors import UnfilledStepError
 from scout_train.manager import DirectClient
@@ -40,12 +40,29 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def _setup(self) -> None:
         super()._setup()
-        # verl always starts a load balancer; `DirectClient` never asks it, so its process need not stay.
-        ray.kill(self.llm_server_manager.global_load_balancer)
+        if self._in_process:
+            # verl always starts a load balancer; `DirectClient` never asks it, so its process need not stay.
+            ray.kill(self.llm_server_manager.global_load_balancer)
+
+    @property
+    def _in_process(self) -> bool:
+        """Whether the rollout is one model inside the training worker, not servers to balance between."""
+        return bool(self.config.actor_rollout_ref.rollout.name == "transformers")
 
     def get_llm_client(self) -> Any:
+        if not self._in_process:
+            return super().get_llm_client()
         handle = self.llm_server_manager.get_replicas()[0].server_handle
         return self.llm_server_manager.get_client(DirectClient, server=handle)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """verl's, which calls our estimator by its registered name; it hands estimators no turns, we do."""
+        if self.config.algorithm.adv_estimator != credit.GIGPO:
+            return super()._compute_advantage(batch, metrics)
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        anchors = [getattr(value, "data", value)["anchors"] for value in data["extra_fields"]]
+        with credit.turns(anchors, self.settings.credit.step_weight):
+            return super()._compute_advantage(batch, metrics)
 
     # -- metrics ---------------------------------------------------------------------------------------
 
