@@ -1,4 +1,4 @@
-"""Every algorithm, and every word that changes how one trains, takes a step on this machine, by the real verl."""
+"""Every algorithm, and every word that changes how one trains, takes a step on a CPU, by the real verl."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_a_step(algo: str, model_dir: Path, rows_file: Path, tool_server: Any, t
         assert step["scout/zero_variance_group_share"] == 0.0
 
 
-def test_words_have_their_effect(
-    model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path
-) -> None:
+def test_words_have_their_effect(model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path) -> None:
     """KL in the loss, credit by turns, and W&B, which without a key writes into the run's folder."""
     out = tmp_path / "run"
-    (step,) = train(model_dir, rows_file, tool_server.url, out, "--algo", "dapo", "--with", "kl", "gigpo", "wandb")
+    (step,) = train(
+        model_dir, rows_file, tool_server.url, out, "--algo", "dapo", "--with", "kl", "gigpo", "wandb"
+    )
     assert step["actor/kl_coef"] == 0.001 and step["actor/kl_loss"] >= 0
     assert step["actor/grad_norm"] > 0
     assert list((out / "wandb").glob("offline-run-*/run-*.wandb"))

@@ -74,7 +74,7 @@ def test_a_rollout_that_is_not_installed_is_one_line() -> None:
 
 
 def test_variables_of_a_cluster_reach_its_workers() -> None:
-    """The overlay's, for every node; what verl itself needs on an accelerator is added in `runner.start_ray`."""
+    """The overlay's; what verl itself needs on an accelerator is added in `runner.start_ray`."""
     config = compose.compose(compose.Choice(size="72b", cluster="64x910b"))
     variables = config.ray_kwargs.ray_init.runtime_env.env_vars
     assert variables.NCCL_IB_DISABLE == "0" and int(variables.HCCL_CONNECT_TIMEOUT) > 120
@@ -91,7 +91,16 @@ def test_a_script_is_three_lines_and_its_dry_run_passes(
     recorder = tmp_path / "scout"
     recorder.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {recorded}\n')
     recorder.chmod(0o755)
-    extra = ["--model", model_dir, "--train", many_rows, "--tools", "http://127.0.0.1:1", "--out", tmp_path / "run"]
+    extra = [
+        "--model",
+        model_dir,
+        "--train",
+        many_rows,
+        "--tools",
+        "http://127.0.0.1:1",
+        "--out",
+        tmp_path / "run",
+    ]
     argv = [str(script), *map(str, extra), "--steps", "2", "--dry-run"]
     subprocess.run(argv, check=True, timeout=20, env=os.environ | {"SCOUT": str(recorder)})
     command, *options = recorded.read_text().splitlines()
@@ -116,11 +125,22 @@ def test_the_cluster_is_printed_where_none_is_named(
     model_dir: Path, rows_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(launch, "detect", lambda: ("cpu", "no accelerator in this machine"))
-    options = ["--model", model_dir, "--train", rows_file, "--tools", "http://127.0.0.1:1", "--out", tmp_path / "r"]
+    options = [
+        "--model",
+        model_dir,
+        "--train",
+        rows_file,
+        "--tools",
+        "http://127.0.0.1:1",
+        "--out",
+        tmp_path / "r",
+    ]
     argv = [*map(str, options), "--steps", "1", "--dry-run", "--with", "kl", "clip_03"]
     assert launch.main(argv) == 0
     told = capsys.readouterr().out
-    assert told.startswith("cluster cpu (no accelerator in this machine)\n") and told.count("cluster cpu") == 1
+    assert (
+        told.startswith("cluster cpu (no accelerator in this machine)\n") and told.count("cluster cpu") == 1
+    )
     assert "recipes/options.yaml (clip_03)\n  actor_rollout_ref.actor.clip_ratio_high: 0.3" in told
 
 

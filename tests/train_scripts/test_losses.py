@@ -13,7 +13,7 @@ import pytest
 
 Group = tuple[list[float], list[list[int]]]  # rewards; per member, the mask of its response
 
-# What each algorithm is, in the words of its paper: divide by std; how a sequence and a batch are averaged; clip.
+# What each algorithm is, in its paper's words: divided by std; how sequences and batch are averaged; clip.
 METHODS: dict[str, tuple[bool, str, float, float]] = {
     "grpo": (True, "sequence mean of token means", 0.2, 0.2),
     "dr_grpo": (False, "sum over a constant", 0.2, 0.2),
@@ -66,7 +66,7 @@ def advantages(
 
 
 def paper_advantage(rewards: list[float], by_std: bool = True) -> list[float]:
-    """DeepSeekMath sec. 4.1.2: (R_i - mean R) / std R, with the n-1 standard deviation; Dr. GRPO: R_i - mean R."""
+    """DeepSeekMath sec. 4.1.2: (R_i - mean R) / std R, with n-1. Dr. GRPO: R_i - mean R."""
     mean = sum(rewards) / len(rewards)
     if not by_std:
         return [r - mean for r in rewards]
@@ -118,7 +118,8 @@ def verl_loss(
         "response_mask": nested(masks, torch.long),
         "old_log_probs": nested(old, torch.float64),
         "advantages": nested(
-            [a if isinstance(a, list) else [a] * len(m) for a, m in zip(adv, masks, strict=True)], torch.float64
+            [a if isinstance(a, list) else [a] * len(m) for a, m in zip(adv, masks, strict=True)],
+            torch.float64,
         ),
     }
     if ref is not None:

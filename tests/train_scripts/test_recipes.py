@@ -138,7 +138,10 @@ def test_words_that_contradict_each_other_are_refused() -> None:
 
 def test_the_setting_wins_over_the_word() -> None:
     key = "actor_rollout_ref.actor.clip_ratio_high"
-    assert recipes.compose(Choice(options=("clip_03",)), [(key, 0.4)]).actor_rollout_ref.actor.clip_ratio_high == 0.4
+    assert (
+        recipes.compose(Choice(options=("clip_03",)), [(key, 0.4)]).actor_rollout_ref.actor.clip_ratio_high
+        == 0.4
+    )
 
 
 def leaves(key: str, value: Any) -> list[str]:
@@ -153,7 +156,9 @@ def test_every_key_is_read_by_verls_code() -> None:
     import verl
 
     code = set()
-    packages = [Path(p) for p in (*verl.__path__, *transfer_queue.__path__, str(Path(settings.__file__).parent))]
+    packages = [
+        Path(p) for p in (*verl.__path__, *transfer_queue.__path__, str(Path(settings.__file__).parent))
+    ]
     for package in packages:
         for file in package.rglob("*.py"):
             code |= set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", file.read_text(encoding="utf-8")))

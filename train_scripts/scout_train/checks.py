@@ -115,12 +115,11 @@ def check_packages(config: Any) -> None:
     """What the chosen rollout and loggers import is installed."""
     rollout, loggers = config.actor_rollout_ref.rollout.name, list(config.trainer.logger)
     for field, package in (("actor_rollout_ref.rollout.name", rollout), ("trainer.logger", "wandb")):
-        if package != "wandb" or package in loggers:
-            if importlib.util.find_spec(package) is None:
-                remedy = f"the package is not installed: pip install {package}"
-                if package == rollout and config.trainer.device != "cpu":
-                    remedy += ", or train without an accelerator: --cluster cpu"
-                raise UserError(field, package, remedy)
+        if package in (rollout, *loggers) and importlib.util.find_spec(package) is None:
+            remedy = f"the package is not installed: pip install {package}"
+            if package == rollout and config.trainer.device != "cpu":
+                remedy += ", or train without an accelerator: --cluster cpu"
+            raise UserError(field, package, remedy)
 
 
 def _check_placement(config: Any) -> None:

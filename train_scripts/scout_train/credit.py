@@ -1,15 +1,15 @@
 """Credit for turns: GiGPO (arXiv:2505.10978), an advantage estimator in verl's registry.
 
-A trajectory's scalar, broadcast to every turn, praises a useless search as much as the one that found the answer.
-GiGPO adds to it an advantage of each turn among the turns of the same group that were taken in the same state:
+A trajectory's scalar, broadcast to every turn, praises a useless search as much as the one that found the
+answer. GiGPO adds an advantage of each turn among the turns of the group that were taken in the same state:
 
     A(a_t) = A_E(τ) + ω A_S(a_t)                                    (eq. 8)
     A_E(τ_i) = (R(τ_i) - mean R) / F                                (eq. 3)
     A_S(a_t) = (R_t - mean of R over G(s_t)) / F,  R_t = Σ_{k>=t} γ^(k-t) r_k     (eq. 6, 7)
 
-with F the standard deviation, or 1 (``algorithm.norm_adv_by_std_in_grpo``). The state of a turn, its anchor, is
-what the tool had just said, as the paper takes the environment's observation; the first turns of a group all
-share one state, the question. A state that one turn alone was in says nothing about that turn: 0.
+with F the standard deviation, or 1 (``algorithm.norm_adv_by_std_in_grpo``). The state of a turn, its anchor,
+is what the tool had just said, as the paper takes the environment's observation; the first turns of a group
+all share one state, the question. A state that one turn alone was in says nothing about that turn: 0.
 
 Turns need no boundaries in the batch: the policy's tokens of a turn are a run of ones in the response mask,
 since a tool's text stands between any two turns.

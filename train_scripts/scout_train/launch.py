@@ -47,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
     for kind in KINDS:
         default = {"cluster": "what this machine has", "engine": "the cluster's"}.get(kind)
         value = None if default else getattr(Choice(), kind)
-        p.add_argument(f"--{kind}", default=value, help=f"{', '.join(names(kind))} (default {default or value})")
+        p.add_argument(
+            f"--{kind}", default=value, help=f"{', '.join(names(kind))} (default {default or value})"
+        )
     p.add_argument(
         "--with",
         dest="options",
@@ -57,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="WORD",
         help="words of recipes/options.yaml, such as kl or clip_03 (--list-words shows them)",
     )
-    p.add_argument("--list-words", action=ListWords, nargs=0, help="say what each word of --with does, and why")
+    p.add_argument(
+        "--list-words", action=ListWords, nargs=0, help="say what each word of --with does, and why"
+    )
     p.add_argument("--model", type=Path, required=True, help="model folder to start from")
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")

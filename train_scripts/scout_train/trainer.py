@@ -59,7 +59,9 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
         """verl's, which calls our estimator by its registered name; it hands estimators no turns, we do."""
         if self.config.algorithm.adv_estimator != credit.GIGPO:
             return super()._compute_advantage(batch, metrics)
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
+        )
         anchors = [getattr(value, "data", value)["anchors"] for value in data["extra_fields"]]
         with credit.turns(anchors, self.settings.credit.step_weight):
             return super()._compute_advantage(batch, metrics)
