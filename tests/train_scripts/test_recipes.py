@@ -117,6 +117,25 @@ def test_places_that_do_not_exist_are_refused(choice: Choice, says: str) -> None
         checks.check_config(config)
 
 
+def test_verls_own_trainer_accepts_the_disaggregated_recipe(model_dir: Path) -> None:
+    """Constructed, not run: it needs cards. Its demands on batch sizes, cards and weight transfer are asserted."""
+    from omegaconf import OmegaConf, open_dict
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
+
+    from scout_train.trainer_disaggregated import ScoutTrainerDisaggregated
+
+    config = recipes.compose(Choice("dapo", "7b", "8xa100", placement="disaggregated"))
+    with open_dict(config):
+        config.actor_rollout_ref.model.path = config.critic.model.path = str(model_dir)
+        config.scout.run.dir = config.scout.run.stage = config.scout.run.model = config.scout.tools.url = "x"
+    OmegaConf.resolve(config)
+    trainer = ScoutTrainerDisaggregated(config)
+    assert type(trainer.replay_buffer) is ReplayBufferAsync
+    assert trainer.replay_buffer.filter_groups_metric == "acc"
+    cards = config.trainer.n_gpus_per_node + config.actor_rollout_ref.rollout.n_gpus_per_node
+    assert cards == 8 and trainer.parameter_sync_step == 1
+
+
 def test_every_word_has_a_reason_and_arrives() -> None:
     from omegaconf import OmegaConf
 
