@@ -118,7 +118,7 @@ def test_places_that_do_not_exist_are_refused(choice: Choice, says: str) -> None
 
 
 def test_verls_own_trainer_accepts_the_disaggregated_recipe(model_dir: Path) -> None:
-    """Constructed, not run: it needs cards. Its demands on batch sizes, cards and weight transfer are asserted."""
+    """Constructed, not run: it needs cards. It asserts what it demands of batch, cards and transfer."""
     from omegaconf import OmegaConf, open_dict
     from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 

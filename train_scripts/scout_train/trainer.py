@@ -1,4 +1,4 @@
-"""verl's synchronous trainer with in-process agent loops, surplus groups, and an end when a step cannot be filled."""
+"""verl's synchronous trainer: agent loops in its process, surplus groups, an end when a step is not filled."""
 
 from __future__ import annotations
 

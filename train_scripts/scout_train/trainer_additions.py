@@ -1,4 +1,4 @@
-"""What this project adds to each of verl's trainers: turns for estimators, metrics, and the order of saving."""
+"""What this project adds to each of verl's trainers: turns for estimators, metrics, the order of saving."""
 
 from __future__ import annotations
 

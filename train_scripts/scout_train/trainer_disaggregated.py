@@ -1,7 +1,7 @@
 """verl's trainer whose rollout has cards of its own (``--placement disaggregated``); needs accelerators.
 
-Its replay buffer is verl's, which filters groups by ``algorithm.filter_groups`` but without a bound, and carries
-surplus groups by itself. Trajectories of several versions of the weights share a step.
+Its replay buffer is verl's, which filters groups by ``algorithm.filter_groups`` but without a bound, and
+carries surplus groups by itself. Trajectories of several versions of the weights share a step.
 """
 
 from __future__ import annotations
