@@ -90,7 +90,7 @@ def train(config: Any, temp_dir: str) -> None:
         if config.trainer.v1.trainer_mode == "separate_async":
             from scout_train.trainer_disaggregated import ScoutTrainerDisaggregated as Trainer
         else:
-            from scout_train.trainer import ScoutTrainer as Trainer  # type: ignore[assignment]
+            from scout_train.trainer import ScoutTrainer as Trainer
 
         mark("verl is imported")
         validate_config(
