@@ -9,7 +9,7 @@ from verl.workers.engine_workers import TrainingWorker
 
 
 class CriticWorker(TrainingWorker):  # type: ignore[misc]
-    """verl 0.9.1 imports ``model.external_lib`` in the actor's worker before the engine, in the critic's never.
+    """verl 0.9.1 imports ``model.external_lib`` in the actor's worker, and in the critic's never.
 
     Args:
         config: verl's TrainingWorkerConfig; of it ``model_config.external_lib``, a module or None.
