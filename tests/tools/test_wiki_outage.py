@@ -202,7 +202,12 @@ def test_a_clock_that_jumps_back_does_not_stop_the_gate(tmp_path):
     assert 29.0 < state.paused_s() <= 30.0
     state.pause(1.0)
     assert state.paused_s() > 29.0  # a shorter pause does not end a longer one
-    now[0] -= 9_000.0
+    now[0] -= 60.0  # without the check, a pause of 90 s
+    assert state.paused_s() == 0.0
+    state.succeeded()
+    state.pause(5.0)
+    assert 4.0 < state.paused_s() <= 5.0 and state.closed()
+    now[0] += 9_000.0
     assert state.paused_s() == 0.0
 
 

@@ -18,6 +18,7 @@ import msgspec
 from scout_protocol.errors import UserError
 from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.corpus import Passage, SourceFile
+from scout_tools.index_files import describe
 from scout_tools.index_meta import FORMAT_VERSION, META_NAME, IndexMeta, Source, fsync_folder, write_meta
 
 DATA_PREFIX = "data-"
@@ -113,6 +114,7 @@ def _write_data(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         fingerprint=_fingerprint(used, keep_duplicates),
         data=data.name,
+        files=describe(data),
     )
 
 
