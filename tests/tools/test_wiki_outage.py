@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from fake_wikipedia import SHARED, FakeWikipedia, Reply, retry_at, running
@@ -209,6 +211,21 @@ def test_a_clock_that_jumps_back_does_not_stop_the_gate(tmp_path):
     assert 4.0 < state.paused_s() <= 5.0 and state.closed()
     now[0] += 9_000.0
     assert state.paused_s() == 0.0
+
+
+def test_without_its_limits_nothing_is_asked(fake, tmp_path):
+    async def use(backend):
+        first = await ask(backend, "ada lovelace")
+        with (
+            closing(sqlite3.connect(tmp_path / "pace.sqlite")) as damaged,
+            damaged,
+        ):  # a full disk looks the same
+            for (name,) in damaged.execute("select name from sqlite_master where type = 'table'").fetchall():
+                damaged.execute(f'drop table "{name}"')
+        again = await ask(backend, "ada lovelace")
+        return first == again, await kind_of(backend, "charles babbage")
+
+    assert with_gateway(fake, tmp_path, use) == (True, "limits_unavailable") and len(fake.calls) == 1
 
 
 def test_backoff_grows_has_jitter_and_a_ceiling():
