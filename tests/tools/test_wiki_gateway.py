@@ -167,17 +167,18 @@ def test_one_who_gives_up_does_not_take_the_others_along(fake, tmp_path):
 
 
 def test_the_real_policy_is_kept(fake, tmp_path):
-    fake.policy, fake.latency_s = RealPolicy(burst=3, retry_after_s=1, window_s=1.0), 0.05
+    fake.policy, fake.latency_s = RealPolicy(burst=3, retry_after_s=1, window_s=60.0), 0.05
 
     async def use(backend):
         return await asyncio.gather(*(ask(backend, f"vault {i}", 1) for i in range(7)))
 
-    found = with_gateway(fake, tmp_path, use, timeout_s=30.0, per_second=20.0, tries=10)
+    found = with_gateway(fake, tmp_path, use, timeout_s=60.0, per_second=20.0, tries=10)
     assert [documents[0].title for documents in found] == [f"Vault {i}" for i in range(7)]
-    assert fake.max_in_flight <= 3 and fake.refused > 0
+    assert fake.max_in_flight <= 3 and fake.refused >= 2  # at the fourth call, and after three more
     fake.reset()
-    fake.policy = RealPolicy(burst=3, retry_after_s=1, window_s=1.0)
-    with_gateway(fake, tmp_path / "paced", use, timeout_s=30.0, per_second=2.0)
+    # Four calls at this rate take 1.5 s; a window of a sixth of that forgives a machine that stumbles.
+    fake.policy = RealPolicy(burst=3, retry_after_s=1, window_s=0.25)
+    with_gateway(fake, tmp_path / "paced", use, timeout_s=60.0, per_second=2.0)
     assert len(fake.calls) == 7 and fake.refused == 0  # a rate below the limit never meets it
 
 
