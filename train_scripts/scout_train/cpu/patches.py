@@ -60,8 +60,8 @@ def unpinned_offload() -> None:
 def plain_value_head() -> None:
     """`load_valuehead_model` without its fixed ``attn_implementation="flash_attention_2"``.
 
-    verl/utils/model.py loads a critic with flash attention, whatever ``override_config`` says; there is none on
-    a CPU. The model is the same: AutoModelForTokenClassification with one label.
+    verl/utils/model.py loads a critic with flash attention, whatever ``override_config`` says. A CPU
+    has none. The model is the same: AutoModelForTokenClassification with one label.
     """
     require_version()
     from transformers import AutoModelForTokenClassification
