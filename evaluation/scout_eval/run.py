@@ -117,7 +117,7 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
     """
     start, cpu_start = time.perf_counter(), time.process_time()
     kind, _ = check_spec(config.policy)
-    gate.check(config.reward, [get_dialect(config.settings.dialect)])
+    gate.check(config.reward, [get_dialect(config.settings.dialect)], config.settings.max_turns - 1)
     tools_alive(config.tools)
     token = token_from_env(config.tools_token_env)
     check_token(config.tools, token)

@@ -22,9 +22,9 @@ HACK_RISKS = {
     "duplicate_query_penalty": "rewording the same query escapes it, and a needed second try is punished",
     "overlong_penalty": "short guesses are safe: reasoning shrinks before the answers improve",
     "no_search_penalty": "one throw-away search is enough to escape it",
-    "no_evidence_penalty": "copying from the page beats answering; what no page spells out loses",
+    "no_evidence_penalty": "a search for the guess itself makes it evidence; what no page spells out loses",
 }
-F1_RISK = "longer answers that repeat likely words earn a part without being right"
+F1_RISK = "likely words side by side earn a part without being right (two one-word guesses: 0.67)"
 
 _announced: set[str] = set()
 

@@ -252,6 +252,28 @@ def test_the_command_line(
     )
 
 
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
+    server: Any, rows_file: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["run", "--rows", rows_file(60), "--policy", "oracle", "--tools", server.url, "--out", out]
+    code = (  # no file may grow beyond 30 kB: the kernel refuses a write as a full disk does
+        "import resource, sys; from scout_cli.main import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); sys.exit(main(['eval', *sys.argv[1:]]))"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert last.startswith("scout eval: traces: ") and last.endswith("it goes on from here")
+    assert (out / "traces.jsonl").stat().st_size <= 30_000 and not (out / "summary.json").exists()
+    n_whole = len(finished_queries(out))
+    assert 0 < n_whole < 60
+    summary = evaluate(server, rows_file(60), out)
+    assert summary.n_resumed == n_whole and len(ids(out)) == len(set(ids(out))) == 60
+
+
 def test_show_of_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scout eval run"):
         show(tmp_path)

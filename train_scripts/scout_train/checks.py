@@ -120,7 +120,8 @@ def check_config(config: Any) -> None:
     from scout_train.settings import reward_settings
 
     actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
-    gate.check(reward_settings(config.scout.reward), [get_dialect(config.scout.episode.dialect)])
+    dialect, max_searches = get_dialect(config.scout.episode.dialect), config.scout.episode.max_turns - 1
+    gate.check(reward_settings(config.scout.reward), [dialect], max_searches)
     EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
     for key, value in (
         ("data.train_batch_size", data.train_batch_size),
