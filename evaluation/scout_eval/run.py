@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -203,19 +204,20 @@ async def _play(
                 played = _free(todo, policy, tools, config, labels)
             else:
                 played = _waves(jobs, log.done, identity.batch_size, policy, tools, config, labels)
-            async for job, trace in played:
-                finish_trace(trace, job.row, config.control, job.sample, config.reward)
-                log.append(trace)
-                progress.step(trace)
-                n_infra += trace.stop_reason is StopReason.INFRA_ERROR
-                if n_infra > MAX_INFRA_SHARE * len(jobs):  # this run can no longer pass
-                    await played.aclose()  # type: ignore[attr-defined]
-                    check_infra(n_infra, len(jobs))
+            # Closed here, also when the disk is full: the event loop's own clean-up would print a traceback.
+            async with aclosing(played):
+                async for job, trace in played:
+                    finish_trace(trace, job.row, config.control, job.sample, config.reward)
+                    log.append(trace)
+                    progress.step(trace)
+                    n_infra += trace.stop_reason is StopReason.INFRA_ERROR
+                    if n_infra > MAX_INFRA_SHARE * len(jobs):  # this run can no longer pass
+                        check_infra(n_infra, len(jobs))
 
 
 async def _free(
     todo: Sequence[Job], policy: Policy, tools: Tools, config: EvalConfig, labels: TraceLabels
-) -> AsyncIterator[tuple[Job, Trace]]:
+) -> AsyncGenerator[tuple[Job, Trace], None]:
     """Every job as slots free up: for policies whose answers do not depend on each other."""
     played = run_episodes(
         (job.row for job in todo), policy, tools, config.settings, labels, config.concurrency
@@ -235,7 +237,7 @@ async def _waves(
     tools: Tools,
     config: EvalConfig,
     labels: TraceLabels,
-) -> AsyncIterator[tuple[Job, Trace]]:
+) -> AsyncGenerator[tuple[Job, Trace], None]:
     """Wave after wave in lockstep. A wave of which something is missing is played whole.
 
     So a run that was killed has the same batches as one that was not; what it had already is not kept twice.

@@ -77,7 +77,7 @@ def rejected(url: str) -> float:
 
 
 def test_a_full_server_is_waited_for(start: Start) -> None:
-    url = start("--max-queue", "1", fixed_ms=50)
+    url = start("--max-actions", "1", "--max-queue", "1", fixed_ms=50)
     replies = searches(url, 4, timeout_s=300.0)
     assert rejected(url) >= 1  # 503 with Retry-After: 1 was really sent
     assert [reply.error_kind for reply in replies] == [""] * 4
@@ -86,7 +86,7 @@ def test_a_full_server_is_waited_for(start: Start) -> None:
 
 
 def test_a_server_that_stays_full_is_an_outage_within_the_calls_time(start: Start) -> None:
-    url = start("--max-queue", "1", fixed_ms=20_000)
+    url = start("--max-actions", "1", "--max-queue", "1", fixed_ms=20_000)
 
     async def ask() -> ToolReply:
         async with HttpTools(url, 60.0) as first, HttpTools(url, 2.5) as second:

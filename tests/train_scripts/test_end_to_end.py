@@ -51,7 +51,7 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     more = ["--steps", "2", "--set", "algorithm.rollout_correction.bypass_mode=false"]
     more += ["--set", "scout.reward.step_penalty=0.02"]
     argv = command(model_dir, rows_file, tool_server.url, out, *more)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, env=environment())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert descendants() <= before
     assert "hack risk of step_penalty=0.02" in done.stderr
@@ -103,7 +103,7 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     words = ["--rows", rows_file, "--policy", f"hf:{out / 'hf'}", "--tools", tool_server.url, "--limit", "5"]
     words += ["--out", evaluated, "--like", out, "--max-model-len", "1024", "--threads", "1"]
     argv_eval = [sys.executable, "-m", "scout_cli.main", "eval", "run", *map(str, words)]
-    judged = subprocess.run(argv_eval, capture_output=True, text=True, timeout=120, env=environment())
+    judged = subprocess.run(argv_eval, capture_output=True, text=True, timeout=3000, env=environment())
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "reward: defaults, but step_penalty 0.02" in judged.stdout
     asked = json.loads((evaluated / "run.json").read_text())
@@ -114,7 +114,7 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     for line in read(evaluated / "traces.jsonl"):
         assert line["score"]["shaping"] == {"steps": pytest.approx(-0.02 * line["score"]["n_searches"])}
 
-    again = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment())
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=environment())
     assert again.returncode == 0 and "already finished" in again.stdout
     assert read(out / "metrics.jsonl") == metrics
 
