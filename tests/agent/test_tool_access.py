@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,19 +28,25 @@ Start = Callable[..., str]
 TOKEN = "not-a-secret-of-anybody"  # pragma: allowlist secret
 
 
+FIXED = "scout_tools.backends.fixed:make"
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """``start(*options, fixed_ms=…)`` -> the URL of a real server whose backend answers after so long."""
     running: list[subprocess.Popen[str]] = []
 
-    def serve(*options: str, fixed_ms: int = 0) -> str:
-        command = [sys.executable, "-m", "scout_cli.main", "serve", "--port", "0"]
-        command += ["--backend", "scout_tools.backends.fixed:make", "--exit-with", str(os.getpid()), *options]
-        env = os.environ | {
+    def serve(*options: str, fixed_ms: int = 0, backend: str = FIXED) -> str:
+        command = [sys.executable, "-m", "scout_cli.main", "serve", "--port", "0", "--workers", "1"]
+        command += ["--backend", backend, "--exit-with", str(os.getpid()), *options]
+        env = environment() | {
             "SCOUT_FIXED_MS": str(fixed_ms),
             "SCOUT_FIXED_CHARS": "100",
             "SCOUT_TEST_TOKEN": TOKEN,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         running.append(process)
@@ -170,8 +177,11 @@ def test_a_variable_without_a_token(value: str | None, monkeypatch: pytest.Monke
     assert token_from_env("") == ""
 
 
-def test_the_cache_level_is_in_the_trace(start: Start, make_row: Any) -> None:
-    url = start()
+def test_the_cache_level_is_in_the_trace(start: Start, make_row: Any, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": "1", "title": "The same page", "text": "Same for all."}\n')
+    build = ["index", "build", str(tmp_path / "corpus.jsonl"), "--index", str(tmp_path / "index")]
+    subprocess.run([sys.executable, "-m", "scout_cli.main", *build], check=True, env=environment())
+    url = start("--index", str(tmp_path / "index"), backend="bm25")
     settings, labels = EpisodeSettings(), TraceLabels("oracle", "test")
 
     async def play() -> list[str]:

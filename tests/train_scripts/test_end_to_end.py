@@ -81,9 +81,7 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
         )
     assert any(t.n_searches for t in traces)
     for t in traces:
-        tier = {0: 0.0}.get(t.score["n_answers"], 1.0 if t.score["em"] else 0.1) / max(
-            1, t.score["n_answers"]
-        )
+        tier = (1.0 if t.score["em"] else 0.1 * t.score["format"]) / max(1, t.score["n_answers"])
         assert t.score["shaping"] == {"steps": pytest.approx(-0.02 * t.score["n_searches"])}
         assert t.score["total"] == pytest.approx(tier - 0.02 * t.score["n_searches"])
     for line in metrics:
