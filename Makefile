@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
-        test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
+        test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -152,6 +152,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
+	@$(FITS)
+	@exec $(SCOUT) compare-algos --out "$(RUNS)/compare" --seeds $(SEEDS) $(if $(ALGOS),--algos $(ALGOS)) $(ARGS)
 
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)

@@ -47,6 +47,16 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Panels:
+    """Small drawings beside each other that share one legend: pairs of a line's CSS class and its name."""
+
+    title: str
+    figures: Sequence[Figure]
+    legend: Sequence[tuple[str, str]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """Things with details, one after the other, such as questions won."""
 
@@ -55,7 +65,7 @@ class Listing:
     note: str = ""
 
 
-Block = Table | Facts | Figure | Listing
+Block = Table | Facts | Figure | Panels | Listing
 
 
 @dataclass(slots=True)
