@@ -179,3 +179,23 @@ def test_the_command_line_prints_the_reward(
     words = ["run", "--rows", rows_file(5), "--policy", "oracle", "--tools", server.url]
     assert main([*map(str, [*words, "--out", tmp_path / "out", "--like", run_folder])]) == 0
     assert "reward: defaults, but format_score 0.2, step_penalty 0.05" in capsys.readouterr().out
+
+
+def test_the_token_goes_with_every_request(
+    server: Any, rows_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token = "a-made-up-token"
+    monkeypatch.setenv("MY_TOKEN", server.token)
+    rows, out = rows_file(10), tmp_path / "out"
+    with pytest.raises(UserError, match="--tools-token-env"):
+        evaluate(server, rows, out)
+    assert not out.exists()
+    found = evaluate(server, rows, out, tools_token_env="MY_TOKEN", control="random")  # /retrieve, too
+    assert found.metrics.n_infra_errors == 0 and server.retrieved
+    evaluate(server, rows, tmp_path / "plain", tools_token_env="MY_TOKEN")
+    with pytest.raises(UserError, match="--tools-token-env"):
+        main(["card", str(tmp_path / "plain"), "--tools", server.url])
+    words = ["card", str(tmp_path / "plain"), "--tools", server.url, "--tools-token-env", "MY_TOKEN"]
+    assert main(words) == 0
+    kept = [path.read_text() for path in tmp_path.rglob("*.json*")]
+    assert kept and not any(server.token in text for text in kept)
