@@ -30,6 +30,7 @@ from verl.experimental.agent_loop.agent_loop import (
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episode
 from scout_agent.policy import Finish, PolicyTurn
+from scout_agent.tool_access import token_from_env
 from scout_agent.transformers_policy import observation_token_ids, prompt_token_ids
 from scout_data.rows import check_answers
 from scout_protocol.dialect import Dialect, get_dialect
@@ -258,7 +259,9 @@ class Surroundings:
         )
         self.reward = reward_settings(self.settings.reward)
         tools = self.settings.tools
-        self.connection = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.connection = HttpTools(
+            tools.url, tools.timeout_s, tools.max_connections, token_from_env(tools.token_env)
+        )
         self.tools = PatientTools(self.connection, tools.outage_patience_s)
         self.traces = TraceLog(Path(self.settings.run.dir) / "traces.jsonl")
         self._open = False

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scout_agent.model_folder import weights_bytes
+from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.errors import UserError
 
 VERL = "0.9.1"
@@ -94,8 +95,8 @@ def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
     gate.check_golden((row.golden_answers for row in rows), reward, f"{name} {path}")
 
 
-def check_tools(url: str, timeout_s: float = 5.0) -> None:
-    """The tool server says that it is ready."""
+def check_tools(url: str, token_env: str = "", timeout_s: float = 5.0) -> None:
+    """The tool server says that it is ready, and takes the token, where it asks for one."""
     if not url.startswith(("http://", "https://")):
         raise UserError("--tools", url, "must be a URL such as http://127.0.0.1:5000")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
@@ -109,6 +110,7 @@ def check_tools(url: str, timeout_s: float = 5.0) -> None:
         raise UserError(
             "--tools", url, f"no tool server there ({reason}): start one with `make serve-tools`"
         ) from error
+    check_token(url, token_from_env(token_env), timeout_s)
 
 
 def check_packages(config: Any) -> None:
@@ -147,7 +149,8 @@ def check_config(config: Any) -> None:
     from scout_train.settings import reward_settings
 
     actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
-    gate.check(reward_settings(config.scout.reward), [get_dialect(config.scout.episode.dialect)])
+    dialect, max_searches = get_dialect(config.scout.episode.dialect), config.scout.episode.max_turns - 1
+    gate.check(reward_settings(config.scout.reward), [dialect], max_searches)
     EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
     for key, value in (
         ("data.train_batch_size", data.train_batch_size),

@@ -67,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
     p.add_argument("--tools", required=True, metavar="URL", help="base URL of the tool server")
     p.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
+    p.add_argument(
         "--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there"
     )
     p.add_argument("--steps", type=int, required=True, help="updates in total, resumed ones included")
@@ -114,6 +117,7 @@ def build_config(args: argparse.Namespace) -> Any:
         config.trainer.val_before_train = False
         config.trainer.project_name, config.trainer.experiment_name = "scout", stage
         config.scout.tools.url = args.tools.rstrip("/")
+        config.scout.tools.token_env = args.tools_token_env or config.scout.tools.token_env
         config.scout.run.dir, config.scout.run.stage, config.scout.run.model = (
             str(out),
             stage,
@@ -279,7 +283,7 @@ def main(argv: list[str]) -> int:
         if done := finished(out, args.steps):
             print(f"already finished: {done} steps, model in {out / 'hf'}")
             return 0
-        checks.check_tools(args.tools)
+        checks.check_tools(args.tools, config.scout.tools.token_env)
         checks.check_machine(out, model_bytes, config.scout.run.keep_checkpoints)
         start_step = prepare(config, out)
         if start_step:
