@@ -86,6 +86,7 @@ class ClusterSection:
     """What the processes of a run may use."""
 
     torch_threads: int = MISSING  # type: ignore[assignment]
+    ray_address: str = "local"  # a Ray of the run's own; "auto" or an address: the cluster that is there
 
 
 @dataclass
