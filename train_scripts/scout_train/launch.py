@@ -13,51 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.cluster import detect, engine_for
-from scout_train.compose import KINDS, Choice, names, read_options
+from scout_train.words import add_words, choice_of
 
 STALLED = 4  # exit code: no progress for --stall-timeout-s
-
-
-class ListWords(argparse.Action):
-    """``--list-words``: every word of recipes/options.yaml with its reason and its keys, and nothing else."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
-        for word, option in read_options().items():
-            print(f"{word}: {option.why}")
-            for key, value in option.keys.items():
-                print(f"    {key}: {value}")
-        parser.exit()
-
-
-def choice_of(args: argparse.Namespace) -> Choice:
-    """The recipe that was asked for; the cluster is what this machine has unless it was named."""
-    cluster = args.cluster
-    if cluster is None:
-        cluster, why = detect()
-        print(f"cluster {cluster} ({why})", flush=True)
-        args.cluster = cluster
-    args.engine = args.engine or engine_for(cluster)
-    return Choice(args.algo, args.size, cluster, args.engine, args.placement, tuple(args.options))
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="scout train", description=__doc__.split("\n")[0] if __doc__ else None)
-    for kind in KINDS:
-        default = {"cluster": "what this machine has", "engine": "the cluster's"}.get(kind)
-        value = None if default else getattr(Choice(), kind)
-        p.add_argument(f"--{kind}", default=value, help=f"{', '.join(names(kind))} (default {default or value})")
-    p.add_argument(
-        "--with",
-        dest="options",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="WORD",
-        help="words of recipes/options.yaml, such as kl or clip_03 (--list-words shows them)",
-    )
-    p.add_argument("--list-words", action=ListWords, nargs=0, help="say what each word of --with does, and why")
+    add_words(p)
     p.add_argument("--model", type=Path, required=True, help="model folder to start from")
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
@@ -72,9 +36,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--eval-every", type=int, default=0, metavar="STEPS", help="validate; 0: never (default)")
     p.add_argument("--seed", type=int, default=0, help="of data order and sampling (default 0)")
     p.add_argument("--stage", help="name in traces (default: the algorithm)")
-    p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe"
-    )
     p.add_argument(
         "--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)"
     )
