@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.compose import OPTIONS, Choice, base_config, compose, overlays, parse_setting, read_options
-from scout_train.compose import recipes_dir, source_file
+from scout_train.compose import (
+    OPTIONS,
+    Choice,
+    base_config,
+    compose,
+    overlays,
+    parse_setting,
+    read_options,
+    recipes_dir,
+    source_file,
+)
 from scout_train.words import add_words, choice_of
 
 OURS = object()  # verl has no such key

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from scout_train.words import add_words, choice_of
 STALLED = 4  # exit code: no progress for --stall-timeout-s
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    p = argparse.ArgumentParser(prog="scout train", description=__doc__.split("\n")[0] if __doc__ else None)
+def parser(prog: str = "scout train", told: str = (__doc__ or "").split("\n")[0]) -> argparse.ArgumentParser:
+    """The command line, also of `scout preflight`, which checks the run that these options describe."""
+    p = argparse.ArgumentParser(prog=prog, description=told)
     add_words(p)
     p.add_argument("--model", type=Path, required=True, help="model folder to start from")
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
@@ -40,6 +41,12 @@ def parser() -> argparse.ArgumentParser:
         "--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)"
     )
     p.add_argument("--time-limit-s", type=float, default=0.0, help="end a run after so long (0: never)")
+    p.add_argument(
+        "--skip-preflight", action="extend", nargs="+", default=[], metavar="NAME", help="checks to leave out"
+    )
+    p.add_argument(
+        "--readiness", type=Path, metavar="FILE", help="report of `scout sft readiness` on the model"
+    )
     p.add_argument(
         "--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing"
     )
@@ -206,6 +213,27 @@ def print_recipe(args: argparse.Namespace) -> None:
         print("--set\n  " + "\n  ".join(args.set))
 
 
+def preflight(facts: Any, skip: list[str]) -> None:
+    """Run the checks: one line where all is well, the table where not; the report goes into the run's folder.
+
+    Raises:
+        UserError: the first check that refuses.
+    """
+    from scout_train.preflight.cli import summary
+    from scout_train.preflight.finding import Verdict
+    from scout_train.preflight.run import refused, run, write
+
+    started = time.perf_counter()
+    findings = run(facts, skip)
+    for finding in findings:
+        if finding.verdict is not Verdict.OK:
+            print(finding.line)
+    print(summary(findings, time.perf_counter() - started), flush=True)
+    write(findings, skip, started, facts.out / "preflight.json")
+    if error := refused(findings):
+        raise error
+
+
 def main(argv: list[str]) -> int:
     """The command; 0 when the run is complete, 2 for wrong input, else what `run` says.
 
@@ -213,16 +241,16 @@ def main(argv: list[str]) -> int:
         UserError: wrong input or a missing precondition; nothing has been started.
     """
     from scout_train import checks
+    from scout_train.preflight.cli import facts_of
+    from scout_train.preflight.run import check_names
     from scout_train.resume import replace_text
     from scout_train.rundir import finished, locked, prepare
 
     args = parser().parse_args(argv)
+    check_names(args.skip_preflight, "--skip-preflight")
     checks.check_verl()
     config = build_config(args)
-    model_bytes = checks.check_model(
-        args.model, config.data.max_prompt_length + config.data.max_response_length
-    )
-    checks.check_rows("--train", str(args.train), config.data.train_batch_size, config)
+    facts = facts_of(args, config)
     if args.val is not None:
         checks.check_rows("--val", str(args.val), 1, config)
     elif args.eval_every:
@@ -235,8 +263,7 @@ def main(argv: list[str]) -> int:
         if done := finished(out, args.steps):
             print(f"already finished: {done} steps, model in {out / 'hf'}")
             return 0
-        checks.check_tools(args.tools)
-        checks.check_machine(out, model_bytes, config.scout.run.keep_checkpoints)
+        preflight(facts, args.skip_preflight)
         start_step = prepare(config, out)
         if start_step:
             print(f"going on from step {start_step}")

@@ -1,9 +1,9 @@
 """Who reads a key: the place in the engine's source, so that no line of a recipe is without effect.
 
-A key that an engine's configuration accepts may still be read by nobody; upstream has several. The search is by
-text, since importing verl takes seconds: a source file reads ``a.b.leaf`` if it holds ``.leaf`` or ``"leaf"``
-and the word ``b``. Files that only declare or document the configuration do not count. What that search would
-wrongly call read is named in `UNREAD`.
+A key that an engine's configuration accepts may still be read by nobody; upstream has several. The search is
+by text, since importing verl takes seconds: a file reads ``a.b.leaf`` if it holds ``.leaf``, ``"leaf"`` or
+``leaf=`` and the word ``b``. Files that only declare the configuration do not count, nor do trainers that
+no overlay chooses. What that search would wrongly call read is named in `UNREAD`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 # Accepted by verl 0.9.1 and read by nothing that runs here. Each was looked up in its source.
 UNREAD = {
     "verl": {
-        "actor_rollout_ref.rollout.do_sample": "set rollout.temperature: only rollouts that were removed read it",
+        "actor_rollout_ref.rollout.do_sample": "set rollout.temperature",
         "actor_rollout_ref.rollout.repetition_penalty": "the agent loop sends 1.0 whatever it says",
         "actor_rollout_ref.actor.fsdp_config.dtype": "set fsdp_config.mixed_precision.param_dtype",
         "actor_rollout_ref.ref.fsdp_config.dtype": "set fsdp_config.mixed_precision.param_dtype",
@@ -39,8 +39,8 @@ _DECLARES = re.compile(
 )
 # Trainers and engines of verl that no overlay chooses: that they read a key helps nobody.
 _ELSEWHERE = re.compile(
-    r"/verl/(?:experimental/(?!agent_loop|reward_loop)|workers/engine/(?!fsdp|base|utils|__init__)|models/|tools/"
-    r"|utils/(?:megatron|reward_score)|trainer/(?:sft|main_eval|main_generation)|trainer/ppo/ray_trainer)"
+    r"/verl/(?:experimental/(?!agent_loop|reward_loop)|workers/engine/(?!fsdp|base|utils|__init__)|models/"
+    r"|tools/|utils/(?:megatron|reward_score)|trainer/(?:sft|main_eval|main_generation)|trainer/ppo/ray_trainer)"
 )
 
 

@@ -1,1 +1,1 @@
-"""What a run will need before it starts: memory by part, and time. Arithmetic only; nothing heavy is imported."""
+"""What a run will need before it starts: memory by part, and time. Arithmetic only."""

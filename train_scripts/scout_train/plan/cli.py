@@ -5,35 +5,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.compose import KINDS, Choice, names
 from scout_train.plan.device import Device, device_of
 from scout_train.plan.memory import GIB, MemoryPlan, layout_of, plan_memory
 from scout_train.plan.shape import ModelShape, shape_of
 from scout_train.plan.throughput import TimePlan, Traffic, measured, plan_time
+from scout_train.words import add_words, choice_of
 
 _TIMES = {
     "policy_tokens": "tokens that the policy writes in a trajectory",
-    "tool_tokens": "tokens of observations in a trajectory (default: searches x scout.episode.max_obs_tokens)",
+    "tool_tokens": "tokens of observations in a trajectory (default: max_obs_tokens a search)",
     "searches": "searches of a trajectory",
     "accept_rate": "share of generated groups that dynamic sampling keeps (default .5, 1 where it is off)",
     "tail": "slowest trajectory of a step, as a multiple of the mean",
     "tool_latency_s": "one tool call",
 }
 _DEFAULTS = {"policy_tokens": 500.0, "searches": 2.0, "tail": 2.0, "tool_latency_s": 0.1}
-
-
-def add_recipe_options(p: argparse.ArgumentParser) -> None:
-    """The words that name a run, and ``--set``."""
-    for kind in KINDS:
-        default = getattr(Choice(), kind)
-        p.add_argument(f"--{kind}", default=default, help=f"{', '.join(names(kind))} (default {default})")
-    p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe"
-    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         ("time", "tokens, searches, seconds, days"),
     ):
         one = sub.add_parser(name, help=told, description=told)
-        add_recipe_options(one)
+        add_words(one)
         one.add_argument(
             "--model", type=Path, help="model folder or config.json (default: the size's Qwen2.5)"
         )
@@ -64,8 +55,7 @@ def compose_from(args: argparse.Namespace) -> Any:
     """The composed configuration of the words on a command line."""
     from scout_train.compose import compose, parse_setting
 
-    words = {kind: getattr(args, kind) for kind in KINDS}
-    return compose(Choice(**words), [parse_setting(text) for text in args.set])
+    return compose(choice_of(args, sys.stderr), [parse_setting(text) for text in args.set])
 
 
 def facts_from(args: argparse.Namespace, config: Any) -> tuple[ModelShape, Device]:
@@ -121,25 +111,31 @@ def memory_table(plan: MemoryPlan) -> str:
     """Parts down, phases across, in GiB of one card; below, what waits in host memory."""
     names_ = list(dict.fromkeys(name for phase in plan.phases for name in phase.parts))
     layout, shape, device = plan.layout, plan.shape, plan.device
-    head = f"{shape.name}: {shape.params / 1e9:.2f}e9 parameters, on {layout.nodes} x {layout.cards_per_node} {device.name}"
-    lines = [
-        f"{head} ({device.memory_gib:g} GiB each), tensor parallel {layout.tensor_parallel}, {layout.shards} shards"
-    ]
+    cards = f"{layout.nodes} x {layout.cards_per_node} {device.name} of {device.memory_gib:g} GiB"
+    split = f"tensor parallel {layout.tensor_parallel}, {layout.shards} shards"
+    lines = [f"{shape.name}: {_count(shape.params)} parameters, {cards}, {split}"]
     lines.append(f"{'GiB of one card':<20}" + "".join(f"{p.name:>11}" for p in plan.phases))
     for name in names_:
         cells = (p.parts.get(name) for p in plan.phases)
         lines.append(f"{name:<20}" + "".join(f"{'-' if c is None else _gib(c):>11}" for c in cells))
     lines.append(f"{'total':<20}" + "".join(f"{_gib(p.total):>11}" for p in plan.phases))
-    kv = f"KV cache: {plan.kv_tokens:,} tokens a replica, {shape.kv_bytes_per_token(layout.element_bytes):,} bytes each"
-    lines.append(f"{kv}, {plan.kv_tokens // layout.sequence_tokens} of the longest trajectories at once")
+    each = shape.kv_bytes_per_token(layout.element_bytes)
+    at_once = plan.kv_tokens // layout.sequence_tokens
+    lines.append(
+        f"KV cache: {plan.kv_tokens:,} tokens of {each:,} bytes a replica, {at_once} full trajectories"
+    )
     if plan.host:
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in plan.host.items())
         lines.append(f"host memory of a node: {_gib(sum(plan.host.values()))} GiB ({parts})")
     verdict = "fits" if plan.fits else "DOES NOT FIT"
     lines.append(
-        f"{verdict}: the peak is {_gib(plan.peak.total)} of {device.memory_gib:g} GiB, in the {plan.peak.name} phase"
+        f"{verdict}: {_gib(plan.peak.total)} of {device.memory_gib:g} GiB at the peak, in the {plan.peak.name}"
     )
     return "\n".join(lines)
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e9:.2f}e9" if n >= 1e8 else f"{n / 1e6:.2f}e6"
 
 
 def _gib(size: float) -> str:
@@ -151,13 +147,13 @@ def time_table(plan: TimePlan, steps: int, step_s: float | None) -> str:
     t = plan.traffic
     lines = [
         f"assumed: {t.questions} questions x {t.group_size}, accept rate {t.accept_rate:g}; a trajectory has "
-        f"{t.prompt_tokens:.0f} prompt, {t.policy_tokens:.0f} policy, {t.tool_tokens:.0f} tool tokens, {t.searches:g} searches; "
-        f"the slowest takes {t.tail:g} x the mean, a tool call {t.tool_latency_s:g} s",
-        f"a step: generation {plan.generation_s:.1f} s, reference {plan.reference_s:.1f} s, update {plan.update_s:.1f} s, "
-        f"moving weights {plan.moving_s:.1f} s = {plan.step_s:.1f} s at least",
-        f"tokens a step: {plan.tokens_per_step:,.0f} trained or read, of {t.generated:,.0f} trajectories generated",
-        f"searches: {plan.searches_per_s:,.1f} a second on average, {plan.peak_searches_per_s:,.0f} at the peak "
-        f"({plan.in_flight} trajectories in flight)",
+        f"{t.prompt_tokens:.0f} prompt, {t.policy_tokens:.0f} policy and {t.tool_tokens:.0f} tool tokens, "
+        f"{t.searches:g} searches; the slowest takes {t.tail:g} x the mean, a tool call {t.tool_latency_s:g} s",
+        f"a step: generation {plan.generation_s:.1f} s, reference {plan.reference_s:.1f} s, "
+        f"update {plan.update_s:.1f} s, moving weights {plan.moving_s:.1f} s = {plan.step_s:.1f} s at least",
+        f"tokens a step: {plan.tokens_per_step:,.0f} in {t.trained:,} trajectories",
+        f"searches: {plan.searches_per_s:,.1f} a second on average, "
+        f"{plan.peak_searches_per_s:,.0f} at the peak ({plan.in_flight} trajectories in flight)",
         f"{steps} steps: {plan.days(steps):.2f} days at least",
     ]
     if step_s is not None:

@@ -20,8 +20,8 @@ class Device:
 
 A100 = Device("A100-80G", 79.2, 312.0, 1935.0, 25.0)  # NVIDIA's data sheet, PCIe version
 ASCEND_910B = Device("Ascend 910B", 60.9, 313.0, 1600.0, 25.0)  # 64 GB, of which the driver keeps some
-# A laptop's core pair, as measured here: only order of magnitude.
-CPU = Device("CPU", 8.0, 0.05, 20.0, 20.0)
+# Two cores of a laptop; the rate is what GRPO updates of the tiny model were measured at (docs/log.md).
+CPU = Device("CPU", 8.0, 0.18, 20.0, 20.0)
 
 BY_CLUSTER = {"cpu": CPU, "1gpu": A100, "8xa100": A100, "64x910b": ASCEND_910B}
 

@@ -1,10 +1,12 @@
 """Memory of one accelerator by part, in the phases that follow each other in a step.
 
-Rollout, log-probabilities and update take turns on the same cards (colocated), so what counts is the largest
-phase, not the sum of all parts. Sharded state costs 16 bytes a parameter over all cards: fp32 weights and
-gradients, and Adam's two fp32 moments (ZeRO, arXiv:1910.02054, sec. 3.1, counts 2 + 2 + 12; verl keeps fp32
-weights and casts per layer, 4 + 4 + 8). verl's offloading empties the card between phases, not during one: the
-update has weights, gradients and moments on the card (verl/workers/engine/base.py, `_context_switch`).
+Rollout, reference and update take turns on the same cards (colocated), so what counts is the largest phase,
+not the sum of all parts; apart (disaggregated), each kind of card has its own phases.
+
+Sharded state costs 16 bytes a parameter over all cards: fp32 weights and gradients, Adam's two fp32 moments
+(ZeRO, arXiv:1910.02054, sec. 3.1, counts 2 + 2 + 12; verl keeps fp32 weights and casts per layer: 4 + 4 + 8).
+verl's offloading empties the card between phases, not during one: the update has weights, gradients and
+moments on the card (verl/workers/engine/base.py, `_context_switch`).
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ class Layout:
     checkpointing: bool
     micro_tokens: int
     sequence_tokens: int
+    fused_kernels: bool
     element_bytes: int
     batched_rollout: bool  # an engine with its own memory (vLLM, sglang), unlike transformers
+    colocated: bool  # rollout and training take turns on the same cards
+    rollout_cards: int
+    rollout_cards_per_node: int
 
     @property
     def cards(self) -> int:
@@ -64,8 +70,12 @@ def layout_of(config: Any) -> Layout:
     cards = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     sequence = int(config.data.max_prompt_length) + int(config.data.max_response_length)
     rows = get("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", 1)
+    colocated = bool(get("actor_rollout_ref.hybrid_engine", True))
     fsdp_size = int(get("actor_rollout_ref.actor.fsdp_config.fsdp_size", -1))
     precision = get("actor_rollout_ref.actor.fsdp_config.mixed_precision", {})
+    micro = int(actor.ppo_max_token_len_per_gpu) if actor.use_dynamic_bsz else int(rows) * sequence
+    # Ulysses splits a sequence over cards; with dynamic batches verl multiplies the token limit by it again.
+    parallel = int(get("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size", 1))
     return Layout(
         nodes=int(config.trainer.nnodes),
         cards_per_node=int(config.trainer.n_gpus_per_node),
@@ -81,10 +91,14 @@ def layout_of(config: Any) -> Layout:
         reference_offload=bool(config.actor_rollout_ref.ref.fsdp_config.param_offload),
         critic=uses_critic(config),
         checkpointing=bool(config.actor_rollout_ref.model.enable_gradient_checkpointing),
-        micro_tokens=int(actor.ppo_max_token_len_per_gpu) if actor.use_dynamic_bsz else int(rows) * sequence,
+        micro_tokens=micro if actor.use_dynamic_bsz else micro // parallel,
         sequence_tokens=sequence,
+        fused_kernels=bool(get("actor_rollout_ref.model.use_fused_kernels", False)),
         element_bytes=4 if dict(precision).get("param_dtype") == "fp32" else 2,
         batched_rollout=str(rollout.name) != "transformers",
+        colocated=colocated,
+        rollout_cards=cards if colocated else int(rollout.nnodes) * int(rollout.n_gpus_per_node),
+        rollout_cards_per_node=int(config.trainer.n_gpus_per_node if colocated else rollout.n_gpus_per_node),
     )
 
 
@@ -128,17 +142,19 @@ class MemoryPlan:
 
 
 def activations(shape: ModelShape, layout: Layout, update: bool) -> dict[str, float]:
-    """Bytes of activations and of logits for one micro-batch, at their peak."""
-    one_layer = shape.layer_activation_bytes_per_token(layout.element_bytes)
-    if not update:
-        kept = one_layer
-    elif layout.checkpointing:  # every layer's input, and one layer computed again
-        kept = shape.layers * shape.hidden * layout.element_bytes + one_layer
-    else:
-        kept = shape.layers * one_layer
+    """Bytes of activations and of logits for one micro-batch, at their peak.
+
+    The logits live where the forward pass ends; a layer computed again lives later, when they are gone.
+    """
+    one_layer = layout.micro_tokens * shape.layer_activation_bytes_per_token(layout.element_bytes)
     copies = LOGITS_COPIES_UPDATE if update else LOGITS_COPIES_FORWARD
-    logits = shape.vocab * layout.element_bytes * copies
-    return {"activations": float(layout.micro_tokens * kept), "logits": float(layout.micro_tokens * logits)}
+    logits = 0 if layout.fused_kernels else layout.micro_tokens * shape.vocab * layout.element_bytes * copies
+    if not update:
+        return {"activations": float(max(one_layer - logits, 0)), "logits": float(logits)}
+    if not layout.checkpointing:
+        return {"activations": float(shape.layers * one_layer), "logits": float(logits)}
+    inputs = shape.layers * layout.micro_tokens * shape.hidden * layout.element_bytes  # of every layer
+    return {"activations": float(inputs + max(one_layer - logits, 0)), "logits": float(logits)}
 
 
 def _rollout(shape: ModelShape, layout: Layout, device: Device) -> dict[str, float]:
@@ -179,10 +195,13 @@ def plan_memory(shape: ModelShape, layout: Layout, device: Device) -> MemoryPlan
         "optimiser": 0.0 if layout.optimizer_offload else moments,
         "reference": 0.0 if layout.reference_offload else reference,
     }
-    asleep = {} if layout.rollout_freed else rollout
+    if not layout.colocated:  # cards that only generate hold nothing else, and those that train no rollout
+        asleep, beside = {}, {}
+    else:
+        asleep, beside = ({} if layout.rollout_freed else rollout), resident
     update = asleep | resident | {"weights": weights, "gradients": grads, "optimiser": moments}
     phases = [
-        Phase("rollout", _seen(rollout | resident | runtime)),
+        Phase("rollout", _seen(rollout | beside | runtime)),
         Phase(
             "update",
             _seen(update | {"gathered layers": gathered} | activations(shape, layout, True) | runtime),

@@ -1,4 +1,4 @@
-"""Questions about a composed configuration that verl answers too, without importing verl (a test compares)."""
+"""Questions about a composed configuration that verl answers too, without importing verl."""
 
 from __future__ import annotations
 

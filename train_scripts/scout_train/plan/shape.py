@@ -60,8 +60,8 @@ class ModelShape:
     def layer_activation_bytes_per_token(self, element_bytes: int = 2) -> int:
         """What autograd keeps of one layer for one token, with an attention kernel that keeps no scores.
 
-        Inputs of the two norms and their outputs 4h, q, k, v after rotation and the kernel's output
-        2(q + kv), both residual sums' inputs are those of the norms; gate, up, silu(gate) and their product 4i.
+        Inputs of the two norms and their outputs 4h; q, k, v rotated and the kernel's output 2(q + kv);
+        gate, up, silu(gate) and their product 4i.
         """
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return element_bytes * (4 * self.hidden + 2 * (q + kv) + 4 * self.intermediate)

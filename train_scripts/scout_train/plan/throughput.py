@@ -1,8 +1,8 @@
-"""Tokens, searches and seconds of a step, from peak rates and stated efficiencies: a lower bound, not a promise.
+"""Tokens, searches and seconds of a step, from peak rates and stated efficiencies: a bound, not a promise.
 
-Generation is bound by reading weights and cache once for every token of a batch; update and log-probabilities by
-arithmetic, 2 floating-point operations a parameter and token forward, 4 backward, 2 more where activations are
-computed again (Kaplan et al., arXiv:2001.08361, sec. 2.1; Korthikanti et al., arXiv:2205.05198). A finished
+Generation is bound by reading weights and cache once for every token of a batch; update and log-probabilities
+by arithmetic: 2 operations a parameter and token forward, 4 backward, 2 more where activations are computed
+again (Kaplan et al., arXiv:2001.08361, sec. 2.1; Korthikanti et al., arXiv:2205.05198). A finished
 run's own numbers are better than both: see `measured`.
 """
 
@@ -21,6 +21,7 @@ from scout_train.plan.memory import Layout
 from scout_train.plan.shape import ModelShape
 
 MEMORY_EFFICIENCY, MATH_EFFICIENCY = 0.6, 0.35
+LOCAL_TOKENS_PER_S = 2000.0  # the tiny model by batched generate, on two cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class TimePlan:
-    """One step. ``in_flight``: trajectories played at once; ``turn_s``: one turn of one of them, tool included."""
+    """One step. ``in_flight``: trajectories played at once; ``turn_s``: one turn, tool included."""
 
     generation_s: float
     reference_s: float
@@ -89,46 +90,59 @@ class TimePlan:
         return steps * self.step_s / 86400
 
 
-def plan_time(
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    seconds: float
+    turn_s: float
+    in_flight: int
+
+
+def _generate(
     shape: ModelShape, layout: Layout, device: Device, traffic: Traffic, kv_tokens: int
-) -> TimePlan:
-    """Seconds of the phases of a step."""
-    replicas = max(1, layout.cards // layout.tensor_parallel)
-    longest = traffic.prompt_tokens + (traffic.policy_tokens + traffic.tool_tokens)
-    room = max(1, int(kv_tokens / max(1.0, longest))) if layout.batched_rollout else layout.rollout_seqs
+) -> _Generation:
+    tools_s = traffic.searches * traffic.tool_latency_s
+    turns = traffic.searches + 1
+    if not layout.batched_rollout:  # bound by Python, not by the machine's rates
+        seconds = traffic.generated * traffic.policy_tokens / LOCAL_TOKENS_PER_S + tools_s
+        in_flight = min(math.ceil(traffic.generated), layout.rollout_seqs)
+        return _Generation(seconds, seconds / turns, in_flight)
+    replicas = max(1, layout.rollout_cards // layout.tensor_parallel)
+    room = max(1, int(kv_tokens / max(1.0, traffic.sequence_tokens)))
     rows = min(math.ceil(traffic.generated / replicas), layout.rollout_seqs, room)
     waves = math.ceil(traffic.generated / replicas / rows)
     flops = device.bf16_tflops * 1e12 * MATH_EFFICIENCY
-    mean_context = traffic.prompt_tokens + (traffic.policy_tokens + traffic.tool_tokens) / 2
-    bytes_step = shape.params * layout.element_bytes + rows * mean_context * shape.kv_bytes_per_token(
-        layout.element_bytes
-    )
-    token_s = max(
-        bytes_step / layout.tensor_parallel / (device.memory_gb_s * 1e9 * MEMORY_EFFICIENCY),
-        2 * shape.params * rows / layout.tensor_parallel / flops,
-    )
+    context = traffic.prompt_tokens + (traffic.policy_tokens + traffic.tool_tokens) / 2
+    cache = rows * context * shape.kv_bytes_per_token(layout.element_bytes)
+    read_s = (shape.params * layout.element_bytes + cache) / (device.memory_gb_s * 1e9 * MEMORY_EFFICIENCY)
+    math_s = 2 * shape.params * rows / flops
+    one_s = traffic.policy_tokens * max(read_s, math_s) / layout.tensor_parallel + tools_s
     prefill_tokens = traffic.generated * (traffic.prompt_tokens + traffic.tool_tokens)
-    prefill_s = 2 * shape.params * prefill_tokens / (layout.cards * flops)
-    one_s = traffic.policy_tokens * token_s + traffic.searches * traffic.tool_latency_s
-    generation_s = prefill_s + one_s * (waves - 1 + traffic.tail)  # the last wave waits for its slowest
+    prefill_s = 2 * shape.params * prefill_tokens / (layout.rollout_cards * flops)
+    seconds = prefill_s + one_s * (waves - 1 + traffic.tail)  # the last wave waits for its slowest
+    return _Generation(seconds, one_s / turns, min(math.ceil(traffic.generated), rows * replicas))
+
+
+def plan_time(
+    shape: ModelShape, layout: Layout, device: Device, traffic: Traffic, kv_tokens: int
+) -> TimePlan:
+    """Seconds of the phases of a step. ``kv_tokens``: what one replica's cache holds, from `plan_memory`."""
+    generation = _generate(shape, layout, device, traffic, kv_tokens)
+    flops = layout.cards * device.bf16_tflops * 1e12 * MATH_EFFICIENCY
     tokens = traffic.trained * traffic.sequence_tokens
-    passes = 8 if layout.checkpointing else 6
-    update_s = passes * shape.params * tokens / (layout.cards * flops)
-    reference_s = 2 * shape.params * tokens / (layout.cards * flops) if layout.reference else 0.0
-    shard = shape.params / layout.shards
-    moved = (4 * shard if layout.param_offload else 0) + (8 * shard if layout.optimizer_offload else 0)
-    weights_out = (
-        shape.params * layout.element_bytes / layout.tensor_parallel
-    )  # gathered for the rollout engine
-    link = device.host_link_gb_s * 1e9
-    moving_s = 2 * moved / link + (weights_out / link if layout.batched_rollout else 0.0)
-    in_flight = min(math.ceil(traffic.generated), rows * replicas)
-    turn_s = one_s / (traffic.searches + 1)
-    return TimePlan(generation_s, reference_s, update_s, moving_s, in_flight, turn_s, traffic)
+    models = 2 if layout.critic else 1
+    update_s = models * (8 if layout.checkpointing else 6) * shape.params * tokens / flops
+    reference_s = 2 * shape.params * tokens / flops if layout.reference else 0.0
+    shard, link = models * shape.params / layout.shards, device.host_link_gb_s * 1e9
+    moved = (4 * shard if layout.param_offload else 0.0) + (8 * shard if layout.optimizer_offload else 0.0)
+    gathered = shape.params * layout.element_bytes / layout.tensor_parallel  # for the rollout engine
+    moving_s = (2 * moved + (gathered if layout.batched_rollout else 0.0)) / link
+    return TimePlan(
+        generation.seconds, reference_s, update_s, moving_s, generation.in_flight, generation.turn_s, traffic
+    )
 
 
 def measured(run: Path) -> dict[str, float]:
-    """Medians of a finished run's ``metrics.jsonl``: step_s, policy_tokens, sequence_tokens, searches, accept_rate.
+    """Medians of a run's ``metrics.jsonl``: step_s, policy_tokens, sequence_tokens, searches, accept_rate.
 
     Raises:
         UserError: no such file, or no step in it.
