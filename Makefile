@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
-        test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
+        explain preflight plan test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -90,6 +90,21 @@ train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN 
 train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
 	@$(FITS)
 	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
+
+# the words of a recipe, for the three targets below
+WORDS = --algo $(or $(ALGO),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
+  $(if $(ENGINE),--engine $(ENGINE)) $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH))
+PLANNED = $(WORDS) $(if $(filter tiny,$(or $(SIZE),tiny)),--model "$(MODEL)")
+
+explain: $(STAMP) ## what a recipe changes in verl, and why: ALGO SIZE CLUSTER ENGINE PLACEMENT WITH
+	@exec $(SCOUT) explain $(WORDS) $(ARGS)
+
+preflight: $(STAMP) ## check what a training run needs, start nothing: TOOLS MODEL TRAIN STEPS RUN, words as explain
+	@exec $(SCOUT) preflight $(WORDS) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-$(or $(ALGO),dapo)" $(ARGS)
+
+plan: $(STAMP) ## memory of one card by part, then time of a step: words as explain; SIZE=tiny reads MODEL
+	@$(SCOUT) plan memory $(PLANNED) $(ARGS); fits=$$?; [ $$fits -le 1 ] || exit $$fits; \
+	$(SCOUT) plan time $(PLANNED) $(ARGS) && exit $$fits
 
 eval: $(STAMP) ## held-out questions, against a running server: TOOLS POLICY or MODEL, ROWS STAGE CONTROL RUN
 	@out="$(RUN)/eval/$(STAGE)"; [ "$(CONTROL)" = none ] || out="$$out.$(CONTROL)"; \

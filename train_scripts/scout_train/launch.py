@@ -224,7 +224,7 @@ def preflight(facts: Any, skip: list[str]) -> None:
     from scout_train.preflight.run import refused, run, write
 
     started = time.perf_counter()
-    findings = run(facts, skip)
+    findings = run(facts, skip, whole=False)
     for finding in findings:
         if finding.verdict is not Verdict.OK:
             print(finding.line)

@@ -129,7 +129,7 @@ def memory_table(plan: MemoryPlan) -> str:
         lines.append(f"host memory of a node: {_gib(sum(plan.host.values()))} GiB ({parts})")
     verdict = "fits" if plan.fits else "DOES NOT FIT"
     lines.append(
-        f"{verdict}: {_gib(plan.peak.total)} of {device.memory_gib:g} GiB at the peak, in the {plan.peak.name}"
+        f"{verdict}: {_gib(plan.peak.total)} of {device.memory_gib:g} GiB at the peak, {plan.peak.name}"
     )
     return "\n".join(lines)
 
@@ -148,7 +148,7 @@ def time_table(plan: TimePlan, steps: int, step_s: float | None) -> str:
     lines = [
         f"assumed: {t.questions} questions x {t.group_size}, accept rate {t.accept_rate:g}; a trajectory has "
         f"{t.prompt_tokens:.0f} prompt, {t.policy_tokens:.0f} policy and {t.tool_tokens:.0f} tool tokens, "
-        f"{t.searches:g} searches; the slowest takes {t.tail:g} x the mean, a tool call {t.tool_latency_s:g} s",
+        f"{t.searches:g} searches; the slowest takes {t.tail:g} x the mean, a call {t.tool_latency_s:g} s",
         f"a step: generation {plan.generation_s:.1f} s, reference {plan.reference_s:.1f} s, "
         f"update {plan.update_s:.1f} s, moving weights {plan.moving_s:.1f} s = {plan.step_s:.1f} s at least",
         f"tokens a step: {plan.tokens_per_step:,.0f} in {t.trained:,} trajectories",

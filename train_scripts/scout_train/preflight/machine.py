@@ -14,7 +14,7 @@ from scout_train.plan.memory import GIB, plan_memory
 from scout_train.preflight.facts import Facts
 from scout_train.preflight.finding import Finding, ok, refuse, warn
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _N_PORTS = 64  # Ray, gloo or NCCL, vLLM and the agent loops of one node open fewer
 
 
@@ -26,7 +26,7 @@ def cores(facts: Facts) -> Finding:
     return ok("cores", f"{n}")
 
 
-def cgroup_room_bytes(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int | None:
+def cgroup_room_bytes(root: Path, own: Path) -> int | None:
     """What the tightest memory limit above this process leaves, cache counted as free; None: no limit.
 
     Every group on the way up can hold a limit. A container often sees its own group as the root of the mount,
@@ -72,7 +72,7 @@ def free_memory_bytes() -> int:
     """What this process may still take: the host's available memory or the tightest cgroup's room."""
     import psutil
 
-    room = cgroup_room_bytes()
+    room = cgroup_room_bytes(_CGROUP, _OWN)
     available = int(psutil.virtual_memory().available)
     return available if room is None else min(available, room)
 

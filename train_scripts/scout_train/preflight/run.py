@@ -51,8 +51,12 @@ def check_names(names: Sequence[str], option: str) -> None:
             raise UserError(option, name, f"choose among {', '.join(NAMES)}")
 
 
-def run(facts: Facts, skip: Sequence[str] = ()) -> list[Finding]:
-    """What every check found; one that does not apply to this run says nothing."""
+def run(facts: Facts, skip: Sequence[str] = (), whole: bool = True) -> list[Finding]:
+    """What every check found; one that does not apply to this run says nothing.
+
+    Args:
+        whole: False does not wait for the slow checks once a quick one has refused.
+    """
     needs_server = ("tool-call", "rollout")
     found: list[Finding] = []
     if "tools" not in skip:  # first: what needs the server would only wait for it
@@ -67,7 +71,8 @@ def run(facts: Facts, skip: Sequence[str] = ()) -> list[Finding]:
                     continue
                 if finding := _one(name, facts):
                     found.append(finding)
-            if beside is not None:
+            refused_already = any(f.verdict is Verdict.REFUSE for f in found)
+            if beside is not None and (whole or not refused_already):
                 found += beside.findings(MODEL_SIDE_TIMEOUT_S)
         finally:
             if beside is not None:
