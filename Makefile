@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
-        explain preflight plan test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
+        explain preflight plan \
+        test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -102,9 +103,9 @@ explain: $(STAMP) ## what a recipe changes in verl, and why: ALGO SIZE CLUSTER E
 preflight: $(STAMP) ## check what a training run needs, start nothing: TOOLS MODEL TRAIN STEPS RUN, words as explain
 	@exec $(SCOUT) preflight $(WORDS) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-$(or $(ALGO),dapo)" $(ARGS)
 
-plan: $(STAMP) ## memory of one card by part, then time of a step: words as explain; SIZE=tiny reads MODEL
-	@$(SCOUT) plan memory $(PLANNED) $(ARGS); fits=$$?; [ $$fits -le 1 ] || exit $$fits; \
-	$(SCOUT) plan time $(PLANNED) $(ARGS) && exit $$fits
+plan: $(STAMP) ## time of a step, then memory of one card by part: words as explain; SIZE=tiny reads MODEL
+	@$(SCOUT) plan time $(PLANNED) $(ARGS) || exit; \
+	exec $(SCOUT) plan memory $(PLANNED) $(ARGS)
 
 eval: $(STAMP) ## held-out questions, against a running server: TOOLS POLICY or MODEL, ROWS STAGE CONTROL RUN
 	@out="$(RUN)/eval/$(STAGE)"; [ "$(CONTROL)" = none ] || out="$$out.$(CONTROL)"; \
@@ -167,6 +168,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
+	@$(FITS)
+	@exec $(SCOUT) compare-algos --out "$(RUNS)/compare" --seeds $(SEEDS) $(if $(ALGOS),--algos $(ALGOS)) $(ARGS)
 
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)

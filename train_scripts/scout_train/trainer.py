@@ -71,6 +71,9 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         metrics.update(surroundings(self.config).traces.take(self.global_steps).metrics())
+        generate = self.llm_server_manager.get_replicas()[0].server_handle.generate
+        if hasattr(generate, "take_busy_s"):  # the in-process rollout; a server has metrics of its own
+            metrics["scout/generate_s"] = generate.take_busy_s()
         rewards: dict[str, list[float]] = defaultdict(list)
         real = [k for k, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=["rm_scores"])
