@@ -8,6 +8,8 @@ without effect.
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +163,11 @@ def base_config() -> Any:
     Raises:
         UserError: verl is not installed.
     """
+    return copy.deepcopy(_defaults())
+
+
+@functools.cache
+def _defaults() -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf, open_dict
