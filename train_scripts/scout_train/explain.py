@@ -49,8 +49,8 @@ class Line:
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "none"
+    if value is None or value == "???":
+        return "none" if value is None else "to be set"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -113,7 +113,8 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
 
     from scout_train.readers import Sources
 
-    config, upstream, sources = compose(choice, settings), base_config(), Sources.of(choice.engine)
+    sources = Sources.of(choice.engine)
+    config, upstream = (OmegaConf.to_container(c) for c in (compose(choice, settings), base_config()))
     known = read_options()
     said: dict[str, tuple[str, str]] = {}  # key -> overlay and reason; the last overlay wins
     for name, keys in overlays(choice):
@@ -134,8 +135,7 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
             raise UserError(
                 f"{overlay}: {key}", "has no effect", f"nothing in {choice.engine} reads it: remove it"
             )
-        value = _plain(OmegaConf.select(config, key))
-        before = OURS if key.startswith("scout.") else _plain(OmegaConf.select(upstream, key))
+        value, before = _at(config, key), OURS if key.startswith("scout.") else _at(upstream, key)
         if before is not OURS and value == before:
             same += 1
             continue
@@ -143,10 +143,11 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
     return lines, same
 
 
-def _plain(value: Any) -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
+def _at(config: Any, key: str) -> Any:
+    """The value as written: a reference to another key stays one, since it would follow that key."""
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config
 
 
 def report(choice: Choice, lines: list[Line], same: int, readers: bool) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 UNREAD = {
     "verl": {
         "actor_rollout_ref.rollout.do_sample": "set rollout.temperature",
-        "actor_rollout_ref.rollout.repetition_penalty": "the agent loop sends 1.0 whatever it says",
         "actor_rollout_ref.actor.fsdp_config.dtype": "set fsdp_config.mixed_precision.param_dtype",
         "actor_rollout_ref.ref.fsdp_config.dtype": "set fsdp_config.mixed_precision.param_dtype",
         "data.gen_batch_size": "the V1 trainer draws one prompt at a time where groups are filtered",
