@@ -16,7 +16,7 @@ import pytest
 
 from scout_cli.main import main as scout
 from scout_data.rows import make_row, write_rows
-from scout_train.preflight import machine
+from scout_train import host_memory
 from scout_train.preflight.run import NAMES
 
 Preflight = Callable[..., int]
@@ -226,8 +226,8 @@ def test_a_container_with_little_memory(
         (group / name).write_text(f"{value}\n")
     own = tmp_path / "self"
     own.write_text("0::/some/where/else\n")
-    monkeypatch.setattr(machine, "_CGROUP", group)
-    monkeypatch.setattr(machine, "_OWN", own)
+    monkeypatch.setattr(host_memory, "_CGROUP", group)
+    monkeypatch.setattr(host_memory, "_OWN", own)
     caught(preflight("--only", "memory"), "memory", tmp_path, capsys, "1.0 GiB free")
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from scout_train import host_memory
 from scout_train.compose import Choice, compose, parse_setting
 from scout_train.plan.shape import PUBLISHED
-from scout_train.preflight import cluster, machine, model_side
+from scout_train.preflight import cluster, model_side
 from scout_train.preflight.facts import Facts
 from scout_train.preflight.finding import Verdict
 from scout_train.preflight.run import CHECKS
@@ -125,20 +126,20 @@ def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path, version: int) -
     base = tmp_path / "memory" if version == 1 else tmp_path
     own = tmp_path / "self"
     own.write_text("3:cpu:/\n4:memory:/a/b\n" if version == 1 else "0::/a/b\n")
-    assert machine.cgroup_room_bytes(tmp_path, own) is None
+    assert host_memory.cgroup_room_bytes(tmp_path, own) is None
     unlimited = "max" if version == 2 else str(2**63 - 4096)
     group(base / "a" / "b", version, unlimited, 100, 0)
-    assert machine.cgroup_room_bytes(tmp_path, own) is None
+    assert host_memory.cgroup_room_bytes(tmp_path, own) is None
     group(base / "a", version, "1000", 700, 99)
     group(base, version, "100000", 700, 0)
-    assert machine.cgroup_room_bytes(tmp_path, own) == 1000 - 700 + 100  # page cache can be given back
+    assert host_memory.cgroup_room_bytes(tmp_path, own) == 1000 - 700 + 100  # page cache can be given back
     own.write_text("4:memory:/not/seen/here\n" if version == 1 else "0::/not/seen/here\n")
-    assert machine.cgroup_room_bytes(tmp_path, own) == 100000 - 700 + 1  # the mount shows only its root
+    assert host_memory.cgroup_room_bytes(tmp_path, own) == 100000 - 700 + 1  # the mount shows only its root
 
 
 def test_without_any_group_the_host_counts(tmp_path: Path) -> None:
-    assert machine.cgroup_room_bytes(tmp_path, tmp_path / "none") is None
-    assert machine.free_memory_bytes() > 0
+    assert host_memory.cgroup_room_bytes(tmp_path, tmp_path / "none") is None
+    assert host_memory.free_memory_bytes() > 0
 
 
 def test_a_check_that_breaks_says_so(tmp_path: Path) -> None:

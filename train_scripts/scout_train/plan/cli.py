@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.plan.device import Device, device_of
+from scout_train.host_memory import free_memory_bytes
+from scout_train.plan.device import CPU, Device, device_of
 from scout_train.plan.memory import GIB, MemoryPlan, layout_of, plan_memory
 from scout_train.plan.shape import ModelShape, shape_of
 from scout_train.plan.throughput import TimePlan, Traffic, measured, plan_time
@@ -65,6 +66,8 @@ def facts_from(args: argparse.Namespace, config: Any) -> tuple[ModelShape, Devic
         UserError: neither can be told from the words.
     """
     device = device_of(args.cluster, str(config.trainer.device))
+    if device is CPU:  # a card's size is known, a machine's is what it has left
+        device = dataclasses.replace(device, memory_gib=round(free_memory_bytes() / GIB, 1))
     if args.device_gib is not None:
         if args.device_gib <= 0:
             raise UserError("--device-gib", args.device_gib, "must be greater than 0")

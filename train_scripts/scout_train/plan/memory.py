@@ -19,6 +19,9 @@ from scout_train.plan.shape import ModelShape
 
 GIB = 2**30
 RUNTIME_GIB = 1.5  # context of the driver, communication buffers and the allocator's slack, per card
+# Without an accelerator the processes count: launcher, guard, Ray's three, trainer and worker, each with
+# its imports. Measured for the tiny model; see the room's README.
+PROCESSES_GIB = 2.4
 # bf16 copies of the logits that live at once in verl's log-probability: raw, by temperature, of the
 # entropy's softmax, and their gradient.
 LOGITS_COPIES_UPDATE, LOGITS_COPIES_FORWARD = 4, 3
@@ -182,7 +185,8 @@ def plan_memory(shape: ModelShape, layout: Layout, device: Device) -> MemoryPlan
     models = 2 if layout.critic else 1  # a critic of the actor's size has all of it once more
     weights, grads, moments = 4.0 * shard * models, 4.0 * shard * models, 8.0 * shard * models
     reference = 4.0 * shard if layout.reference else 0.0
-    runtime = {"runtime": RUNTIME_GIB * GIB if layout.batched_rollout else 0.0}
+    on_cpu = device.name == "CPU"
+    runtime = {"processes": PROCESSES_GIB * GIB} if on_cpu else {"runtime": RUNTIME_GIB * GIB}
     rollout = _rollout(shape, layout, device)
     gathered = 0.0
     if layout.shards > 1:  # FSDP: the layer at work and the next one, or the embeddings, whole

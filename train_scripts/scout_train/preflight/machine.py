@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from scout_train import checks
+from scout_train.host_memory import free_memory_bytes
 from scout_train.plan.memory import GIB, plan_memory
 from scout_train.preflight.facts import Facts
 from scout_train.preflight.finding import Finding, ok, refuse, warn
 
-_CGROUP, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _N_PORTS = 64  # Ray, gloo or NCCL, vLLM and the agent loops of one node open fewer
 
 
@@ -26,67 +26,16 @@ def cores(facts: Facts) -> Finding:
     return ok("cores", f"{n}")
 
 
-def cgroup_room_bytes(root: Path, own: Path) -> int | None:
-    """What the tightest memory limit above this process leaves, cache counted as free; None: no limit.
-
-    Every group on the way up can hold a limit. A container often sees its own group as the root of the mount,
-    so a path that is not there falls back to it. Versions 1 and 2 name their files differently.
-    """
-    rooms = []
-    for line in own.read_text(encoding="utf-8").splitlines() if own.is_file() else ["0::/"]:
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory") and "memory" not in controllers.split(","):
-            continue
-        version_1 = bool(controllers)
-        base = root / "memory" if version_1 else root
-        names = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            if version_1
-            else ("memory.max", "memory.current")
-        )
-        folder = base / path.lstrip("/")
-        while True:
-            rooms += _room(folder, *names)
-            if folder == base or base not in folder.parents:
-                break
-            folder = folder.parent
-    return min(rooms, default=None)
-
-
-def _room(folder: Path, limit_name: str, used_name: str) -> list[int]:
-    try:
-        limit, used = (folder / limit_name).read_text().strip(), (folder / used_name).read_text().strip()
-        stat = dict(
-            line.split() for line in (folder / "memory.stat").read_text().splitlines() if line.count(" ") == 1
-        )
-    except OSError:
-        return []
-    if not limit.isdigit() or int(limit) >= 1 << 60:  # "max"; version 1 writes a huge number
-        return []
-    prefix = "total_" if "total_inactive_file" in stat else ""
-    cache = int(stat.get(f"{prefix}inactive_file", 0)) + int(stat.get(f"{prefix}active_file", 0))
-    return [max(0, int(limit) - int(used) + cache)]
-
-
-def free_memory_bytes() -> int:
-    """What this process may still take: the host's available memory or the tightest cgroup's room."""
-    import psutil
-
-    room = cgroup_room_bytes(_CGROUP, _OWN)
-    available = int(psutil.virtual_memory().available)
-    return available if room is None else min(available, room)
-
-
 def memory(facts: Facts) -> Finding:
     """Host memory, container limits included, for the processes of a run and for what is offloaded to it."""
-    free_gib = free_memory_bytes() / GIB
-    need_gib, why = checks.MIN_FREE_GIB, "the processes of a run"
+    free_gib, need_gib, why = free_memory_bytes() / GIB, checks.MIN_FREE_GIB, "the processes of a run"
     if facts.shape is not None:
         plan = plan_memory(facts.shape, facts.layout, facts.device)
-        parts = plan.peak.total if facts.on_cpu else sum(plan.host.values())
-        # a checkpoint is gathered in host memory before it is written
-        need_gib += parts / GIB
-        why += " and the model's own" if facts.on_cpu else " and what is offloaded"
+        if facts.on_cpu:
+            need_gib = max(need_gib, plan.peak.total / GIB)
+        else:
+            need_gib += sum(plan.host.values()) / GIB
+            why += " and what is offloaded"
     said = f"{free_gib:.1f} GiB free, {need_gib:.1f} needed for {why}"
     if free_gib < need_gib:
         return refuse(
