@@ -1,7 +1,8 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
+.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
+        train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
         test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
@@ -84,13 +85,25 @@ sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TO
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
 
-train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
-	@$(FITS)
-	@exec $(SCOUT) train --algo grpo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-grpo" $(ARGS)
+train-grpo: ALGO = grpo
+train-drgrpo: ALGO = dr_grpo
+train-dapo: ALGO = dapo
+train-dapo-drgrpo: ALGO = dapo_dr_grpo
+train-gspo: ALGO = gspo
+train-ppo: ALGO = ppo
+train-grpo: ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
+train-drgrpo: ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
+train-dapo: ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
+train-dapo-drgrpo: ## DAPO's data with Dr. GRPO's scaling, the same way
+train-gspo: ## GSPO, the same way
+train-ppo: ## PPO with a critic, the same way
 
-train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+train-grpo train-drgrpo train-dapo train-dapo-drgrpo train-gspo train-ppo: $(STAMP)
 	@$(FITS)
-	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
+	@exec $(SCOUT) train --algo $(ALGO) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
+	  --out "$(RUN)/$(if $(filter command,$(origin ALGO)),train-$(ALGO),$@)" \
+	  $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(ENGINE),--engine $(ENGINE)) \
+	  $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH)) $(ARGS)
 
 # the words of a recipe, for the three targets below
 WORDS = --algo $(or $(ALGO),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \

@@ -7,8 +7,8 @@ from pathlib import Path
 
 NODE = 8  # cards of a whole node
 
-# verl 0.9.1 from PyPI everywhere: the only engine whose agent loop, dynamic sampling and restarts this project
-# tests, and upstream's own support for vLLM, SGLang and Ascend is newest there. verl_tool is named explicitly.
+# verl 0.9.1 from PyPI everywhere: its agent loop, dynamic sampling and restarts are those that this project
+# tests most, and upstream's support for vLLM, SGLang and Ascend is newest there. Others are named explicitly.
 ENGINES: dict[str, str] = {}
 
 

@@ -9,9 +9,9 @@ without effect.
 from __future__ import annotations
 
 import copy
-import functools
 import importlib.util
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,8 @@ def overlays(choice: Choice) -> list[tuple[str, dict[str, Any]]]:
         if name not in names(kind):
             raise UserError(kind, name, f"choose one of {', '.join(names(kind))}")
         found.append((f"{kind}/{name}", read_overlay(recipes_dir() / kind / f"{name}.yaml")))
+        if found[-1][1].get("algorithm.adv_estimator") == "gae":
+            found.append(("critic", read_overlay(recipes_dir() / "critic.yaml")))
     known = read_options() if choice.options else {}
     said: dict[str, tuple[str, Any]] = {}
     for word in choice.options:
@@ -163,11 +165,11 @@ def base_config() -> Any:
     Raises:
         UserError: verl is not installed.
     """
-    return copy.deepcopy(_defaults())
+    return copy.deepcopy(_base_config())
 
 
-@functools.cache
-def _defaults() -> Any:
+@cache
+def _base_config() -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf, open_dict

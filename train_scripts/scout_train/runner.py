@@ -64,7 +64,10 @@ def train(config: Any, temp_dir: str) -> None:
         from verl.utils.config import validate_config
         from verl.utils.import_utils import load_class_from_fqn
 
-        from scout_train.trainer import ScoutTrainer
+        if config.trainer.v1.trainer_mode == "separate_async":
+            from scout_train.trainer_disaggregated import ScoutTrainerDisaggregated as Trainer
+        else:
+            from scout_train.trainer import ScoutTrainer as Trainer
 
         mark("verl is imported")
         validate_config(
@@ -76,7 +79,7 @@ def train(config: Any, temp_dir: str) -> None:
         queue_up = side.submit(tq.init, config.transfer_queue)
         trainer, loops, succeeded = None, None, False
         try:
-            trainer = ScoutTrainer(config)
+            trainer = Trainer(config)
             trainer.init()
             mark("the training worker is up")
             queue_up.result()
