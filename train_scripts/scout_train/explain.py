@@ -8,6 +8,7 @@ comment lines above it, else what the overlay says of itself in its first line.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from dataclasses import dataclass
@@ -42,10 +43,12 @@ class Line:
     reason: str
     reader: str = ""
 
-    def shown(self) -> str:
+    def shown(self, heading: str, readers: bool) -> str:
+        """As one line; a reason that stands in the heading is not repeated."""
         default = "ours" if self.upstream is OURS else f"verl: {_short(self.upstream)}"
-        read = f"  [{self.reader}]" if self.reader else ""
-        return f"  {self.key} = {_short(self.value)}  ({default})  {self.reason}{read}"
+        read = f"  [{self.reader}]" if readers and self.reader else ""
+        reason = "as above" if self.reason == heading else self.reason
+        return f"  {self.key} = {_short(self.value)}  ({default})  {reason}{read}"
 
 
 def _short(value: Any) -> str:
@@ -67,11 +70,7 @@ def reasons(path: Path) -> dict[str, str]:
             last_column[token.end_mark.line] = max(
                 last_column.get(token.end_mark.line, 0), token.end_mark.column
             )
-    header: list[str] = []
-    for line in lines:
-        if not line.startswith("#"):
-            break
-        header.append(line.lstrip("# ").strip())
+    header = _header(lines)
     fallback = _first_sentence(header)
     found: dict[str, str] = {}
     above: list[str] = []
@@ -87,6 +86,10 @@ def reasons(path: Path) -> dict[str, str]:
         found[key] = beside.lstrip("# ").strip() or " ".join(above) or fallback
         above = []
     return found
+
+
+def _header(lines: list[str]) -> list[str]:
+    return [line.lstrip("# ").strip() for line in itertools.takewhile(lambda t: t.startswith("#"), lines)]
 
 
 def _first_sentence(header: list[str]) -> str:
@@ -151,17 +154,25 @@ def _at(config: Any, key: str) -> Any:
 
 
 def report(choice: Choice, lines: list[Line], same: int, readers: bool) -> str:
-    """The lines under the overlay that sets them."""
+    """The lines under the overlay that sets them, which is introduced by what it says of itself."""
     words = [choice.algo, choice.size, choice.cluster, choice.engine, choice.placement, *choice.options]
     out = [f"{' · '.join(words)}: {len(lines)} keys differ from upstream, {same} more state its default"]
-    overlay = ""
+    overlay = heading = ""
     for line in lines:
         if line.overlay != overlay:
-            overlay = line.overlay
-            out.append(overlay)
-        shown = line.shown()
-        out.append(shown if readers else shown.removesuffix(f"  [{line.reader}]"))
+            overlay, heading = line.overlay, about(line.overlay)
+            out.append(f"{overlay}: {heading}" if heading else overlay)
+        out.append(line.shown(heading, readers))
     return "\n".join(out)
+
+
+def about(overlay: str) -> str:
+    """What an overlay, as `source_file` names it, says of itself; nothing for ``--set``."""
+    file, _, word = overlay.partition(" (")
+    if word:
+        return read_options()[word.rstrip(")")].why
+    path = recipes_dir().parent / file
+    return _first_sentence(_header(path.read_text(encoding="utf-8").splitlines())) if path.is_file() else ""
 
 
 def main(argv: list[str]) -> int:
