@@ -33,8 +33,10 @@ WHOLE = {
     "trainer.v1.sampler.sampler_kwargs": "sampler_kwargs",
 }
 ROOTS = {"verl": ("verl", "transfer_queue", "scout_train", "scout_agent", "scout_reward")}
+# What only declares, checks or plans by a key.
 _DECLARES = re.compile(
-    r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers)\.py$"
+    r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers|checks)\.py$"
+    r"|/scout_train/(?:preflight|plan)/"
 )
 # Trainers and engines of verl that no overlay chooses: that they read a key helps nobody.
 _ELSEWHERE = re.compile(
