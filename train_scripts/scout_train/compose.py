@@ -28,6 +28,7 @@ ADDED = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
+    "critic.ppo_infer_max_token_len_per_gpu": "verl.workers.config.CriticConfig",
     "critic.fsdp.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "critic.model.override_config": "verl.workers.config.HFModelConfig",
     "ray_kwargs.ray_init": "ray.init",

@@ -22,6 +22,8 @@ UNREAD = {
         "data.gen_batch_size": "the V1 trainer draws one prompt at a time where groups are filtered",
         "actor_rollout_ref.actor.grad_clip": "set actor_rollout_ref.actor.optim.clip_grad",
         "critic.grad_clip": "set critic.optim.clip_grad",
+        # v1/trainer_base.py, `_init_critic`: the engine's limit for updates is the one for inference
+        "critic.ppo_max_token_len_per_gpu": "set critic.ppo_infer_max_token_len_per_gpu: used for both",
         "actor_rollout_ref.actor.ppo_micro_batch_size": "set ppo_micro_batch_size_per_gpu",
     }
 }
