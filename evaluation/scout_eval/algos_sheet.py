@@ -56,7 +56,7 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
         told = ", ".join(f"{name_of(a)} {n}" for a, n in counts.items())
         sheet.warnings.append(f"Not every algorithm has every seed ({told}): the means do not compare.")
     rows = [[Cell(name_of(a)), *_means([r.result for r in every])] for a, every in by_algo.items()]
-    note = f"Means over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}; the range of the seeds beneath EM. {_ABOUT}"
+    note = f"Means over the seeds, with their range beneath EM. {_ABOUT}"
     sheet.blocks.append(Table("Means", ("", *_COLUMNS), rows, note, rule_after=1 if start else 0))
     rows = [[Cell(f"{r.result.seed} {name_of(r.result.algo)}"), *_cells(r.result)] for r in runs]
     sheet.blocks.append(Table("Every run", ("seed", *_COLUMNS), rows, "95 % intervals over questions."))
