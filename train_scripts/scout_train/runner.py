@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,9 @@ def train(config: Any, temp_dir: str) -> None:
             mark("ready")
             trainer.fit(loops)
             succeeded = True
+        except Exception:
+            traceback.print_exc()  # now: leaving this block waits for threads that may wait for a dead Ray
+            raise
         finally:
             if loops is not None:
                 loops.close()
