@@ -41,6 +41,7 @@ from scout_reward.score import score_trace
 from scout_train import credit, overlong
 from scout_train.patient_tools import PatientTools
 from scout_train.settings import ScoutSection, read_settings, reward_settings
+from scout_train.tokens import flatten
 from scout_train.traces import TraceLog
 
 # Whether the trajectory of this task is a validation rollout; verl does not tell an agent loop.
@@ -199,15 +200,7 @@ def to_output(
     Raises:
         DriftError: a token of the policy is not the one that was sampled.
     """
-    ids: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float] = []
-    for span in trace.spans[1:]:
-        tokens = span.token_ids or []
-        own = span.author is Author.POLICY
-        ids += tokens
-        mask += [int(own)] * len(tokens)
-        logprobs += (span.logprobs or [0.0] * len(tokens)) if own else [0.0] * len(tokens)
+    ids, mask, logprobs = flatten(trace)
     prompt_ids = trace.spans[0].token_ids or []
     # verl puts the reward on the last token, and GAE reads it only where the policy wrote: what the policy
     # never answered to is left away (a trajectory that ran out of room, or of time).
