@@ -43,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, required=True, help="demonstrations, parquet; OUT.jsonl beside it"
     )
     harvest.add_argument("--server", default="http://127.0.0.1:5000", help="tool server")
+    harvest.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
     harvest.add_argument("--limit", type=int, default=0, help="play the first so many rows; 0 plays all")
     harvest.add_argument(
         "--strategy",
@@ -104,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--stop-em", type=float, default=0.0, help="and of right ones")
     train.add_argument("--probe-rows", default="", help="RL rows, parquet, to sample rollouts of: held out")
     train.add_argument("--server", default="http://127.0.0.1:5000", help="tool server of the rollouts")
+    train.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
     train.add_argument("--probe-samples", type=int, default=4, help="rollouts of each question")
     train.add_argument("--probe-limit", type=int, default=32, help="questions")
     train.add_argument("--probe-max-turns", type=int, default=4, help="policy turns of a rollout")

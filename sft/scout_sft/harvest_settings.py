@@ -31,6 +31,7 @@ class HarvestSettings:
     """
 
     server: str = "http://127.0.0.1:5000"
+    tools_token_env: str = ""  # variable with the tool server's bearer token
     dialect: str = "search-r1"
     strategies: tuple[tuple[str, float], ...] = ((PLAN, 1.0),)
     searches: tuple[int, int] | None = None

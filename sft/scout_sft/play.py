@@ -8,6 +8,7 @@ from typing import cast
 
 from scout_agent.client import HttpTools
 from scout_agent.episode import TraceLabels, run_episodes
+from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.errors import UserError
 from scout_protocol.records import StopReason, Trace
 from scout_sft.harvest_settings import HarvestSettings
@@ -21,11 +22,12 @@ AGAIN = frozenset({StopReason.INFRA_ERROR, StopReason.TURN_TIMEOUT, StopReason.T
 
 async def play(player: Player, journal: Journal, settings: HarvestSettings) -> None:
     """Play what is not finished, round after round, until all is or the server stays away."""
-    rows = player.rows
+    rows, token = player.rows, token_from_env(settings.tools_token_env)
+    check_token(settings.server, token)
     failures_in_a_row, wait_s = 0, settings.retry_wait_s
     with Progress("demonstrations", len(rows), len(journal.finished)) as progress:
         async with (
-            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency) as tools,
+            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency, token) as tools,
             player.open() as policy,
         ):
             labels = TraceLabels(model=policy.name, stage="harvest")

@@ -28,6 +28,7 @@ def sampling_of(settings: TrainSettings) -> SamplingSettings:
     """The probe's part of a warm-up's settings."""
     return SamplingSettings(
         server=settings.server,
+        tools_token_env=settings.tools_token_env,
         dialect=settings.dialect,
         samples=settings.probe_samples,
         limit=settings.probe_limit,

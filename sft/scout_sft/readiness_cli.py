@@ -32,7 +32,14 @@ def add(commands: Any, style: Any) -> None:
     parser.add_argument("--model", type=Path, help="model folder; short for --policy hf:PATH")
     parser.add_argument("--rows", type=Path, required=True, help="RL rows, parquet: those to train on")
     parser.add_argument("--server", default="http://127.0.0.1:5000", help="tool server")
-    parser.add_argument("--out", type=Path, default=Path("readiness.json"), help="report; traces beside it")
+    parser.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="report; traces beside it; readiness.json beside --model, where preflight looks",
+    )
     parser.add_argument("--batch", type=int, default=8, help="questions of the first training batch")
     add_sampling(parser)
     parser.add_argument("--max-obs-tokens", type=int, default=512, help="tokens of one observation")
@@ -80,6 +87,7 @@ def run(options: dict[str, Any]) -> int:
     if bool(policy) == (model is not None):
         raise UserError("--policy, --model", policy or model or "neither", "give one of the two")
     spec = policy or f"hf:{model}"
+    out = out or (model.resolve().parent if model else Path()) / "readiness.json"
     batch = options.pop("batch")
     if batch < 1:
         raise UserError("--batch", batch, "must be at least 1")

@@ -17,7 +17,16 @@ from scout_sft.verl_config import TrainSettings
 
 # Changing these does not change what is learned, so a run may go on with other values.
 FREE = frozenset(
-    {"nproc", "threads", "stall_timeout_s", "platform_module", "external_lib", "save_every", "server"}
+    {
+        "nproc",
+        "threads",
+        "stall_timeout_s",
+        "platform_module",
+        "external_lib",
+        "save_every",
+        "server",
+        "tools_token_env",
+    }
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episodes
 from scout_agent.factory import PolicyOptions, check_spec, open_policy
+from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow, StopReason, Trace
@@ -25,6 +26,7 @@ class SamplingSettings:
     """
 
     server: str = "http://127.0.0.1:5000"
+    tools_token_env: str = ""  # variable with the tool server's bearer token
     dialect: str = "search-r1"
     samples: int = 8
     limit: int = 64
@@ -91,11 +93,13 @@ async def _sample(
     )
     # all samples of a question next to each other, as in a training batch
     repeated = [row for row in rows for _ in range(settings.samples)]
+    token = token_from_env(settings.tools_token_env)
+    check_token(settings.server, token)
     groups: list[list[Trace]] = [[] for _ in rows]
     done, lost = 0, 0
     with Progress("rollouts", len(repeated)) as progress:
         async with (
-            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency) as tools,
+            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency, token) as tools,
             open_policy(policy_spec, settings.dialect, settings.seed, options) as policy,
         ):
             labels = TraceLabels(model=policy.name, stage=stage)

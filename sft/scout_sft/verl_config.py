@@ -39,6 +39,7 @@ class TrainSettings:
     stop_format: float = 0.95
     stop_em: float = 0.0
     server: str = "http://127.0.0.1:5000"
+    tools_token_env: str = ""
     probe_rows: str = ""
     probe_samples: int = 4
     probe_limit: int = 32

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,6 +195,15 @@ def test_the_command_judges_an_untrained_model_and_a_scripted_one(
     assert len(report["model_mark"]) == 64
     assert len((tmp_path / "r" / "readiness.traces.jsonl").read_text().splitlines()) == 12
     assert "more_sft: more SFT" in capsys.readouterr().out
+
+    # where preflight looks for it, unless told otherwise
+    beside = ["sft", "readiness", "--rows", str(rows), "--server", server_url, "--model", str(model_dir)]
+    assert main([*beside, *few, "--samples", "1", "--limit", "1"]) == 1
+    from scout_train.preflight import readiness as preflight
+    from scout_train.preflight.finding import Verdict
+
+    asked: Any = SimpleNamespace(readiness=None, model=model_dir)
+    assert preflight.readiness(asked).verdict is Verdict.REFUSE  # more_sft
 
     # the oracle never errs: nothing is left to learn, and all its rollouts are the same
     assert main([*common, "--policy", "oracle", "--samples", "2"]) == 1
