@@ -1,11 +1,12 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
+.PHONY: help setup quickstart real serve-tools index data sft-data sft readiness train-grpo train-drgrpo \
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
-        test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
+        test test-slow check check-base bench-learning compare-algos compare-strategies bench-data bench-server \
+        bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -24,6 +25,7 @@ DEMOS  ?= $(RUN)/world/sft.parquet
 ROWS   ?= $(RUN)/world/held_out.parquet
 MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
+HOTPOT_RUN ?= $(RUNS)/demos
 STEPS  ?= 20
 STAGE  ?= sft
 POLICY ?= hf:$(MODEL)
@@ -76,14 +78,21 @@ else
 	@exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
 endif
 
-sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
+sft-data: $(STAMP) ## demonstrations: from a running server (TOOLS DEMOS RUN), or HOTPOT=file with a server of its own
+ifeq ($(strip $(HOTPOT)),)
 	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
+else
+	@exec $(SCOUT) demos --hotpot "$(HOTPOT)" --run "$(HOTPOT_RUN)" $(if $(filter-out file,$(origin TOOLS)),--server $(TOOLS)) $(ARGS)
+endif
 
-sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
+sft: $(STAMP) ## model, demonstrations, warm-up, against a running server: TOOLS DEMOS SFT_STEPS (0: auto) RUN
 	@$(FITS)
 	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base" --max-positions 1024
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
+
+readiness: $(STAMP) ## is the warmed-up MODEL ready for RL? rollouts against a running server: TOOLS MODEL TRAIN
+	@exec $(SCOUT) sft readiness --model "$(MODEL)" --rows "$(TRAIN)" --server $(TOOLS) $(ARGS)
 
 train-grpo: ALGO = grpo
 train-drgrpo: ALGO = dr_grpo
@@ -181,6 +190,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-strategies: $(STAMP) ## every way to demonstrate, up to EM after GRPO, under runs/strategies; half an hour
+	@$(FITS)
+	@exec $(BIN)/python -m scout_cli.compare_strategies --run "$(RUNS)/strategies" $(ARGS)
 
 compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
 	@$(FITS)
