@@ -94,30 +94,36 @@ sft: $(STAMP) ## model, demonstrations, warm-up, against a running server: TOOLS
 readiness: $(STAMP) ## is the warmed-up MODEL ready for RL? rollouts against a running server: TOOLS MODEL TRAIN
 	@exec $(SCOUT) sft readiness --model "$(MODEL)" --rows "$(TRAIN)" --server $(TOOLS) $(ARGS)
 
-train-grpo: ALGO = grpo
-train-drgrpo: ALGO = dr_grpo
-train-dapo: ALGO = dapo
-train-dapo-drgrpo: ALGO = dapo_dr_grpo
-train-gspo: ALGO = gspo
-train-ppo: ALGO = ppo
-train-grpo: ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
-train-drgrpo: ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
-train-dapo: ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
-train-dapo-drgrpo: ## DAPO's data with Dr. GRPO's scaling, the same way
-train-gspo: ## GSPO, the same way
-train-ppo: ## PPO with a critic, the same way
-
-train-grpo train-drgrpo train-dapo train-dapo-drgrpo train-gspo train-ppo: $(STAMP)
-	@$(FITS)
-	@exec $(SCOUT) train --algo $(ALGO) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
-	  --out "$(RUN)/$(if $(filter command,$(origin ALGO)),train-$(ALGO),$@)" \
-	  $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(ENGINE),--engine $(ENGINE)) \
-	  $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH)) $(ARGS)
-
-# the words of a recipe, for the three targets below
-WORDS = --algo $(or $(ALGO),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
+# the words of a recipe, for the targets below
+WORDS = --algo $(or $(ALGO),$(1),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH))
 PLANNED = $(WORDS) $(if $(filter tiny,$(or $(SIZE),tiny)),--model "$(MODEL)")
+train = exec $(SCOUT) train $(WORDS) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
+  --out "$(RUN)/train-$(or $(ALGO),$(1))" $(ARGS)
+
+train-grpo: $(STAMP) ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
+	@$(FITS)
+	@$(call train,grpo)
+
+train-drgrpo: $(STAMP) ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
+	@$(FITS)
+	@$(call train,dr_grpo)
+
+train-dapo: $(STAMP) ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
+	@$(FITS)
+	@$(call train,dapo)
+
+train-dapo-drgrpo: $(STAMP) ## DAPO's data with Dr. GRPO's scaling, the same way
+	@$(FITS)
+	@$(call train,dapo_dr_grpo)
+
+train-gspo: $(STAMP) ## GSPO, the same way
+	@$(FITS)
+	@$(call train,gspo)
+
+train-ppo: $(STAMP) ## PPO with a critic, the same way
+	@$(FITS)
+	@$(call train,ppo)
 
 explain: $(STAMP) ## what a recipe changes in verl, and why: ALGO SIZE CLUSTER ENGINE PLACEMENT WITH
 	@exec $(SCOUT) explain $(WORDS) $(ARGS)
