@@ -182,14 +182,27 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     Raises:
         UserError: unknown overlay or key, or a value of the wrong type.
     """
-    config = base_config()
-    for source, keys in overlays(choice):
-        for key, value in keys.items():
-            apply(config, key, _number(value), f"recipes/{source}.yaml")
-    for key, value in settings or []:
-        apply(config, key, value, "--set")
-    _tell_sampler(config)
+    if choice.engine == "verl_tool":
+        from scout_train.verl_tool import keys as verl_tool
+
+        config, translated = verl_tool.base_config(), verl_tool.translated
+    else:
+        config, translated = base_config(), _as_it_is
+    named = [
+        (f"recipes/{source}.yaml", k, _number(v))
+        for source, keys in overlays(choice)
+        for k, v in keys.items()
+    ]
+    for source, key, value in [*named, *(("--set", k, v) for k, v in settings or [])]:
+        for its_key, its_value in translated(key, value, source):
+            apply(config, its_key, its_value, source)
+    if choice.engine != "verl_tool":
+        _tell_sampler(config)
     return config
+
+
+def _as_it_is(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
+    return [(key, value)]
 
 
 def _tell_sampler(config: Any) -> None:
