@@ -1,4 +1,4 @@
-"""`scout train --engine verl_tool` with Ray and verl-tool's trainer: two steps; slowly, DAPO, kills and outages."""
+"""`scout train --engine verl_tool` with Ray and verl-tool's trainer: steps, resuming, kills and outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine verl_tool's dynamic sampling: what a step trains, against a plain count of everything that was played."""
+"""Engine verl_tool's dynamic sampling: what a step trains, against a count of everything that was played."""
 
 from __future__ import annotations
 

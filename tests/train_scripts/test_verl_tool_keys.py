@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verl_tool_place import needs_code
 
 from scout_protocol.errors import UserError
 from scout_train.compose import Choice, compose, names, parse_setting
 from scout_train.verl_tool import keys, paths, start
-from verl_tool_place import needs_code
 
 OVERLAY = "recipes/x.yaml"
 

@@ -1,4 +1,4 @@
-"""Runs in .venv-verl-tool: plays scripted turns through verl-tool's real agent loop, and asks its model for logits.
+"""Runs in .venv-verl-tool: plays scripted turns through verl-tool's real agent loop, asks for logits.
 
     python verl_tool_probe.py CONFIG.yaml MODEL < scenarios.json
 

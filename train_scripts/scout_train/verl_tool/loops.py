@@ -1,8 +1,9 @@
 """Agent loops inside the trainer's process where one worker is asked for.
 
-verl-tool starts a Ray actor per agent-loop worker, and each starts another for rewards. With one worker there is
-nothing to distribute, and rewards are made where trajectories are: two processes less that import torch and verl.
-More workers (``rollout.agent.num_workers``) are verl-tool's own.
+verl-tool starts a Ray actor per agent-loop worker, and each starts another for rewards. With one worker there
+is
+nothing to distribute, and rewards are made where trajectories are: two processes less that import torch and
+verl. More workers (``rollout.agent.num_workers``) are verl-tool's own.
 """
 
 from __future__ import annotations
