@@ -1,9 +1,10 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft train-grpo train-dapo eval eval-controls \
+.PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
+        train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
-        test test-slow check check-base bench-learning bench-data bench-server bench-bm25 constraints clean
+        test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -86,13 +87,25 @@ sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TO
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
 
-train-grpo: $(STAMP) ## GRPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
-	@$(FITS)
-	@exec $(SCOUT) train --algo grpo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-grpo" $(ARGS)
+train-grpo: ALGO = grpo
+train-drgrpo: ALGO = dr_grpo
+train-dapo: ALGO = dapo
+train-dapo-drgrpo: ALGO = dapo_dr_grpo
+train-gspo: ALGO = gspo
+train-ppo: ALGO = ppo
+train-grpo: ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
+train-drgrpo: ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
+train-dapo: ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
+train-dapo-drgrpo: ## DAPO's data with Dr. GRPO's scaling, the same way
+train-gspo: ## GSPO, the same way
+train-ppo: ## PPO with a critic, the same way
 
-train-dapo: $(STAMP) ## DAPO alone, against a running server: TOOLS MODEL TRAIN STEPS RUN
+train-grpo train-drgrpo train-dapo train-dapo-drgrpo train-gspo train-ppo: $(STAMP)
 	@$(FITS)
-	@exec $(SCOUT) train --algo dapo --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-dapo" $(ARGS)
+	@exec $(SCOUT) train --algo $(ALGO) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
+	  --out "$(RUN)/$(if $(filter command,$(origin ALGO)),train-$(ALGO),$@)" \
+	  $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(ENGINE),--engine $(ENGINE)) \
+	  $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH)) $(ARGS)
 
 eval: $(STAMP) ## held-out questions, against a running server: TOOLS POLICY or MODEL, ROWS STAGE CONTROL RUN
 	@out="$(RUN)/eval/$(STAGE)"; [ "$(CONTROL)" = none ] || out="$$out.$(CONTROL)"; \
@@ -155,6 +168,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
+	@$(FITS)
+	@exec $(SCOUT) compare-algos --out "$(RUNS)/compare" --seeds $(SEEDS) $(if $(ALGOS),--algos $(ALGOS)) $(ARGS)
 
 bench-data: $(STAMP) ## split, mix and audit of 169,615 rows, timed: BENCH_FILES, to take questions from
 	@exec $(BIN)/python -m scout_data.bench $(BENCH_FILES) $(ARGS)

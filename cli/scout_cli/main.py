@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("scout_eval.report_cli", "draw the report of a run"),
     "view": ("scout_diagnosis.view_cli", "read trajectories, coloured by who wrote what"),
     "quickstart": ("scout_cli.quickstart", "the whole job on a CPU, resumable"),
+    "compare-algos": ("scout_cli.compare_algos", "every algorithm from one warm-up, several seeds"),
     "real": ("scout_cli.real", "the whole path on real HotpotQA questions"),
     "doctor": ("scout_cli.doctor", "say what this machine has and what is missing"),
 }
@@ -45,7 +46,7 @@ _MACHINE_ERRORS = {
 def usage() -> str:
     """The help text: one line per command."""
     lines = ["usage: scout COMMAND [options]     (scout COMMAND --help tells more)", ""]
-    lines += [f"  {name:<11} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += [f"  {name:<14} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(lines)
 
 

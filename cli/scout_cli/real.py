@@ -75,7 +75,8 @@ def prepare_stages(run: Path, hotpot: Path, seed: int) -> list[Stage]:
 
 def _train(run: Path, tools: str, algo: str, model: Path, seed: int) -> Stage:
     command: Command = (
-        *("train", "--algo", algo, "--model", model, "--train", run / "train.parquet", "--tools", tools),
+        *("train", "--algo", algo, "--cluster", "cpu", "--model", model),
+        *("--train", run / "train.parquet", "--tools", tools),
         *("--out", run / algo, "--steps", RL_STEPS, "--seed", seed, "--stage", algo),
         *(
             "--set",

@@ -1,4 +1,4 @@
-"""``scout eval``: run, show, card, compare, suite, export."""
+"""``scout eval``: run, show, card, compare, algos, suite, export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line, importing nothing heavy."""
     top = argparse.ArgumentParser(prog="scout eval", description="Evaluate a policy through the tool server.")
     commands = top.add_subparsers(
-        dest="command", required=True, metavar="{run,show,card,compare,suite,export}"
+        dest="command", required=True, metavar="{run,show,card,compare,algos,suite,export}"
     )
     run = commands.add_parser("run", help="play the questions, write traces.jsonl and summary.json")
     run.add_argument("--rows", type=Path, required=True, help="parquet file of RL rows")
@@ -68,6 +68,14 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("folder", type=Path)
     _card_options(commands.add_parser("card", help="all numbers of a finished evaluation, with fingerprint"))
     _compare_options(commands.add_parser("compare", help="two evaluations on the same questions"))
+    algos = commands.add_parser("algos", help="several algorithms from one warm-up, side by side")
+    algos.add_argument("folder", type=Path, help="what scout compare-algos left, e.g. runs/compare")
+    algos.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for algos.json, algos.md, algos.html (default: the same)",
+    )
     _suite_options(commands.add_parser("suite", help="the field's seven question sets by name"))
     _export_options(commands.add_parser("export", help="verl checkpoint -> checked Hugging Face folder"))
     return top
@@ -135,6 +143,7 @@ def main(argv: list[str]) -> int:
         "show": _show,
         "card": _card,
         "compare": _compare,
+        "algos": _algos,
         "suite": _suite,
         "export": _export,
     }
@@ -162,6 +171,15 @@ def _compare(args: argparse.Namespace) -> None:
 
     found = compare(args.a, args.b, args.seed)
     _publish(compare_sheet(found), found, args.out, "compare", args.show)
+
+
+def _algos(args: argparse.Namespace) -> None:
+    from scout_eval.algos import load_algos
+    from scout_eval.algos_sheet import algos_sheet
+
+    runs = load_algos(args.folder)
+    sheet = algos_sheet(args.folder.name, runs)
+    _publish(sheet, [run.result for run in runs], args.out or args.folder, "algos")
 
 
 def _suite(args: argparse.Namespace) -> None:

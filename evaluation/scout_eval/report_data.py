@@ -116,11 +116,18 @@ def _summary(run: RunData, name: str) -> Summary | None:
 
 
 def _curve(run: RunData, name: str) -> Curve:
-    path = run.folder / name / "metrics.jsonl"
-    found: dict[int, dict[str, float]] = {}
-    if not path.is_file():
+    curve = read_curve(run.folder / name / "metrics.jsonl", name, run.warnings)
+    if curve is None:
         run.missing.append(f"{name}/metrics.jsonl")
         return Curve(name, [], [])
+    return curve
+
+
+def read_curve(path: Path, name: str, warnings: list[str]) -> Curve | None:
+    """The steps of one ``metrics.jsonl``, ascending; None without a file. Bad lines become warnings."""
+    found: dict[int, dict[str, float]] = {}
+    if not path.is_file():
+        return None
     n_bad = 0
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
@@ -131,7 +138,7 @@ def _curve(run: RunData, name: str) -> Curve:
             # A run that resumed from a checkpoint wrote some steps twice: the later line is what counts.
             found.setdefault(int(values["step"]), {}).update(values)
     if n_bad:
-        run.warnings.append(f"{name}/metrics.jsonl: {n_bad} of {len(lines)} lines were not readable.")
+        warnings.append(f"{name}/metrics.jsonl: {n_bad} of {len(lines)} lines were not readable.")
     steps = sorted(found)
     return Curve(name, steps, [found[step] for step in steps])
 

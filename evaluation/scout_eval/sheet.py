@@ -44,6 +44,7 @@ class Figure:
     title: str
     svg: str
     caption: str = ""
+    legend: Sequence[tuple[str, str]] = ()  # (CSS class of the line, its name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,11 @@ def _block(block: Block) -> str:
     head = f"<h2>{safe(block.title)}</h2>"
     if isinstance(block, Figure):
         caption = f'<p class="soft">{safe(block.caption)}</p>' if block.caption else ""
-        return f'{head}{caption}<figure class="card">{block.svg}</figure>'
+        key = "".join(
+            f'<span><i class="swatch {safe(css)}"></i>{safe(name)}</span>' for css, name in block.legend
+        )
+        legend = f'<p class="key">{key}</p>' if key else ""
+        return f'{head}{caption}{legend}<figure class="card">{block.svg}</figure>'
     if isinstance(block, Facts):
         pairs = "".join(f"<dt>{safe(name)}</dt><dd>{safe(value)}</dd>" for name, value in block.pairs)
         return f'{head}<div class="card"><dl class="facts">{pairs}</dl></div>'

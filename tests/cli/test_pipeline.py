@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from scout_cli.pipeline import CpuMeter, Pipeline, Stage, StageFailedError, tool_server
-from scout_cli.quickstart import _parser, learning_stages, main, prepare_stages
+from scout_cli.quickstart import _parser, learning_stages, main
+from scout_cli.stages import prepare_stages
 from scout_protocol.errors import UserError
 
 SMALL = ("--sft", "8,8,8", "--train", "8,8,8", "--held-out", "4,4,4")
@@ -226,7 +227,7 @@ def test_children_do_not_outlive_the_pipeline(tmp_path: Path, how: signal.Signal
 
 def test_quickstart_stages_are_the_whole_job_in_order(tmp_path: Path) -> None:
     args = _parser().parse_args([])
-    names = [s.name for s in (*prepare_stages(tmp_path, args), *learning_stages(tmp_path, "http://x", args))]
+    names = [s.name for s in (*prepare_stages(tmp_path, 0), *learning_stages(tmp_path, "http://x", args))]
     assert names == [
         *("world", "index", "init", "eval_base", "demos", "sft", "eval_sft"),
         *("grpo", "eval_grpo", "dapo", "eval_dapo", "report"),

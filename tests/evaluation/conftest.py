@@ -13,6 +13,9 @@ import pytest
 from aiohttp import web
 
 from scout_data.rows import make_row, write_rows
+from scout_eval.metrics import summarise
+from scout_eval.outcomes import outcome
+from scout_eval.summary import Identity, Summary, write_json
 from scout_protocol.observation import Document, render
 from scout_protocol.records import Author, RLRow, Span, StopReason, ToolCall, Trace
 from scout_protocol.turn import parse
@@ -156,6 +159,44 @@ def trace(
 @pytest.fixture
 def make_trace() -> Callable[..., Trace]:
     return trace
+
+
+@pytest.fixture
+def write_eval(make_trace: Callable[..., Trace]) -> Callable[..., list[Trace]]:
+    """Write one evaluation folder with these exact matches, one per question."""
+
+    def write(run: Path, name: str, ems: list[float], n_searches: int = 1, **changes: Any) -> list[Trace]:
+        folder = run / "eval" / name
+        folder.mkdir(parents=True)
+        stage, _, control = name.partition(".")
+        searches = tuple(f"<search>{k}</search>" for k in range(n_searches))
+        traces = [
+            make_trace(i, em, turns=(*searches, f"<answer>{name}</answer>"), stage=stage, **changes)
+            for i, em in enumerate(ems)
+        ]
+        (folder / "traces.jsonl").write_bytes(b"".join(msgspec.json.encode(t) + b"\n" for t in traces))
+        identity = Identity(
+            stage, control or "none", "hf:x#1", "ab" * 32, 5, 0.0, {"max_turns": 4}, "cd" * 32
+        )
+        metrics = summarise([outcome(t) for t in traces])
+        summary = Summary(
+            identity=identity,
+            metrics=metrics,
+            rows="rows.parquet",
+            n_rows=len(ems),
+            tools="http://t",
+            model=f"models/{stage}",
+            finished_at="2026-01-01",
+            wall_s=1.0,
+            cpu_s=1.0,
+            n_resumed=0,
+            commit="f" * 40,
+            versions={"python": "3.11.7"},
+        )
+        write_json(folder / "summary.json", summary)
+        return traces
+
+    return write
 
 
 @pytest.fixture

@@ -17,14 +17,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from scout_eval.metrics import outcome, summarise
 from scout_eval.report_cli import main
 from scout_eval.report_curves import PANELS
 from scout_eval.report_data import load_run
 from scout_eval.report_html import page
 from scout_eval.report_picks import pick_trajectories
 from scout_eval.report_terminal import print_report
-from scout_eval.summary import Identity, Summary, write_json
+from scout_eval.summary import Summary, write_json
 from scout_protocol.errors import UserError
 from scout_protocol.records import Trace
 
@@ -71,44 +70,6 @@ class Page(HTMLParser):
             if found:
                 found[-1].append(text)
         return found
-
-
-@pytest.fixture
-def write_eval(make_trace: Callable[..., Trace]) -> Callable[..., list[Trace]]:
-    """Write one evaluation folder with these exact matches, one per question."""
-
-    def write(run: Path, name: str, ems: list[float], n_searches: int = 1, **changes: Any) -> list[Trace]:
-        folder = run / "eval" / name
-        folder.mkdir(parents=True)
-        stage, _, control = name.partition(".")
-        searches = tuple(f"<search>{k}</search>" for k in range(n_searches))
-        traces = [
-            make_trace(i, em, turns=(*searches, f"<answer>{name}</answer>"), stage=stage, **changes)
-            for i, em in enumerate(ems)
-        ]
-        (folder / "traces.jsonl").write_bytes(b"".join(msgspec.json.encode(t) + b"\n" for t in traces))
-        identity = Identity(
-            stage, control or "none", "hf:x#1", "ab" * 32, 5, 0.0, {"max_turns": 4}, "cd" * 32
-        )
-        metrics = summarise([outcome(t) for t in traces])
-        summary = Summary(
-            identity=identity,
-            metrics=metrics,
-            rows="rows.parquet",
-            n_rows=len(ems),
-            tools="http://t",
-            model=f"models/{stage}",
-            finished_at="2026-01-01",
-            wall_s=1.0,
-            cpu_s=1.0,
-            n_resumed=0,
-            commit="f" * 40,
-            versions={"python": "3.11.7"},
-        )
-        write_json(folder / "summary.json", summary)
-        return traces
-
-    return write
 
 
 def write_metrics(run: Path, name: str, lines: list[Any]) -> None:

@@ -400,3 +400,16 @@ def test_patience_waits_for_a_server_that_comes_back(play: Play, tool_server: An
 def test_the_log_says_why_trajectories_were_lost(play: Play, tool_server: Any) -> None:
     tool_server.broken = True
     assert play(SEARCH).totals.lost == {"http_503": 1}
+
+
+def test_an_observation_that_nobody_answered_is_not_trained(play: Play, tokenizer: Any) -> None:
+    """verl puts the reward on the last token, and GAE reads it only where the policy wrote."""
+    n_first = len(tokenizer.encode(SEARCH, add_special_tokens=False))
+    for room in (n_first + 8, n_first + 200):
+        played = play(SEARCH, SEARCH, SEARCH, SEARCH, settings=(f"data.max_response_length={room}",))
+        out, trace = played.output, played.traces[-1]
+        if trace.spans[-1].author.value == "tool":
+            assert len(out.response_ids) < sum(len(s.token_ids or ()) for s in trace.spans[1:])
+        assert out.response_mask[-1] == 1
+        assert len(out.response_ids) == len(out.response_mask) == len(out.response_logprobs)
+        assert len(out.extra_fields["anchors"]) == trace.n_turns

@@ -35,7 +35,7 @@ from scout_protocol.errors import UserError
 from scout_protocol.prompt import recognise
 from scout_protocol.records import Author, RLRow, Span, StopReason, Trace
 from scout_reward.score import score_trace
-from scout_train import overlong
+from scout_train import credit, overlong
 from scout_train.patient_tools import PatientTools
 from scout_train.settings import ScoutSection, read_settings, reward_settings
 from scout_train.traces import TraceLog
@@ -148,6 +148,10 @@ def to_output(
         mask += [int(own)] * len(tokens)
         logprobs += (span.logprobs or [0.0] * len(tokens)) if own else [0.0] * len(tokens)
     prompt_ids = trace.spans[0].token_ids or []
+    # verl puts the reward on the last token, and GAE reads it only where the policy wrote: what the policy
+    # never answered to is left away (a trajectory that ran out of room, or of time).
+    n_kept = len(mask) - next((i for i, own in enumerate(reversed(mask)) if own), 0)
+    ids, mask, logprobs = ids[:n_kept], mask[:n_kept], logprobs[:n_kept]
     if n_wrong := drift(prompt_ids + ids, [0] * len(prompt_ids) + mask, policy.sampled):
         raise DriftError(n_wrong, trace.trace_id)
     return AgentLoopOutput(
@@ -165,6 +169,7 @@ def to_output(
             "reward_extra_info": parts,
             "stop_reason": trace.stop_reason.value,
             "policy_tokens": sum(mask),
+            "anchors": credit.anchors(trace.spans[1:]),
         },
     )
 

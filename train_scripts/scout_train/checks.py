@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -110,6 +111,34 @@ def check_tools(url: str, timeout_s: float = 5.0) -> None:
         ) from error
 
 
+def check_packages(config: Any) -> None:
+    """What the chosen rollout and loggers import is installed."""
+    rollout, loggers = config.actor_rollout_ref.rollout.name, list(config.trainer.logger)
+    for field, package in (("actor_rollout_ref.rollout.name", rollout), ("trainer.logger", "wandb")):
+        if package in (rollout, *loggers) and importlib.util.find_spec(package) is None:
+            remedy = f"the package is not installed: pip install {package}"
+            if package == rollout and config.trainer.device != "cpu":
+                remedy += ", or train without an accelerator: --cluster cpu"
+            raise UserError(field, package, remedy)
+
+
+def _check_placement(config: Any) -> None:
+    """The rollout has cards, and a tensor-parallel group of it fits the cards of a node."""
+    rollout, device = config.actor_rollout_ref.rollout, config.trainer.device
+    if (rollout.name == "transformers") != (device == "cpu"):
+        needed = "transformers" if device == "cpu" else "vllm or sglang"
+        raise UserError("actor_rollout_ref.rollout.name", rollout.name, f"on {device} choose {needed}")
+    if config.trainer.v1.trainer_mode != "sync" and device == "cpu":
+        raise UserError("--placement", config.trainer.v1.trainer_mode, "one CPU cannot be split: colocated")
+    cards = rollout.n_gpus_per_node if rollout.nnodes else config.trainer.n_gpus_per_node
+    if cards % rollout.tensor_model_parallel_size:
+        raise UserError(
+            "actor_rollout_ref.rollout.tensor_model_parallel_size",
+            rollout.tensor_model_parallel_size,
+            f"must divide the {cards} cards of a node that generate",
+        )
+
+
 def check_config(config: Any) -> None:
     """Numbers that must fit each other."""
     from scout_agent.episode import EpisodeSettings
@@ -142,6 +171,7 @@ def check_config(config: Any) -> None:
             actor.ppo_max_token_len_per_gpu,
             f"must hold one trajectory: {longest} tokens",
         )
+    _check_placement(config)
     groups = config.algorithm.filter_groups
     if groups.enable and groups.max_num_gen_batches < 1:
         raise UserError(

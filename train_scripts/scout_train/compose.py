@@ -8,15 +8,19 @@ without effect.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
 from scout_train.settings import ScoutSection
 
-KINDS = ("algo", "size", "cluster", "engine")  # applied in this order, after search_agent
+# Applied in this order, after search_agent and before the words of options.yaml.
+KINDS = ("algo", "size", "engine", "cluster", "placement")
+OPTIONS = "options"  # the file of words, and the first part of their names in `overlays`
 # Prefixes of keys that verl 0.9.1 reads although its YAML files do not list them, and where it reads them.
 ADDED = {
     "actor_rollout_ref.actor.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
@@ -24,18 +28,30 @@ ADDED = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
+    "critic.fsdp.mixed_precision": "verl.workers.config.FSDPEngineConfig",
+    "critic.model.override_config": "verl.workers.config.HFModelConfig",
     "ray_kwargs.ray_init": "ray.init",
 }
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The four words that name a run."""
+    """The words that name a run; ``options`` are words of recipes/options.yaml, applied in their order."""
 
     algo: str = "grpo"
     size: str = "tiny"
     cluster: str = "cpu"
     engine: str = "verl"
+    placement: str = "colocated"
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """A word of recipes/options.yaml: dotted keys, and the reason to set them."""
+
+    why: str
+    keys: dict[str, Any]
 
 
 def recipes_dir() -> Path:
@@ -66,11 +82,34 @@ def read_overlay(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_options() -> dict[str, Option]:
+    """The words that switch something on or over, ``word: {why: …, set: {dotted keys}}``.
+
+    Raises:
+        UserError: a word without a reason or without keys.
+    """
+    path = recipes_dir() / f"{OPTIONS}.yaml"
+    found = {}
+    for word, said in read_overlay(path).items():
+        if not isinstance(said, dict) or set(said) != {"why", "set"} or not said["why"] or not said["set"]:
+            raise UserError(f"{path}: {word}", said, "must have why (text) and set (dotted keys)")
+        found[word] = Option(" ".join(str(said["why"]).split()), dict(said["set"]))
+    return found
+
+
+def source_file(name: str) -> str:
+    """Where an overlay of `overlays` is written, as a person would look for it."""
+    kind, _, word = name.partition("/")
+    return f"recipes/{OPTIONS}.yaml ({word})" if kind == OPTIONS else f"recipes/{name}.yaml"
+
+
 def overlays(choice: Choice) -> list[tuple[str, dict[str, Any]]]:
     """``(name, keys)`` of every overlay of a choice, in the order in which they apply.
 
+    A word of recipes/options.yaml is ``("options/WORD", keys)``.
+
     Raises:
-        UserError: no overlay of that name.
+        UserError: no overlay or word of that name, or two words that set one key differently.
     """
     found = [("search_agent", read_overlay(recipes_dir() / "search_agent.yaml"))]
     for kind in KINDS:
@@ -78,6 +117,18 @@ def overlays(choice: Choice) -> list[tuple[str, dict[str, Any]]]:
         if name not in names(kind):
             raise UserError(kind, name, f"choose one of {', '.join(names(kind))}")
         found.append((f"{kind}/{name}", read_overlay(recipes_dir() / kind / f"{name}.yaml")))
+        if found[-1][1].get("algorithm.adv_estimator") == "gae":
+            found.append(("critic", read_overlay(recipes_dir() / "critic.yaml")))
+    known = read_options() if choice.options else {}
+    said: dict[str, tuple[str, Any]] = {}
+    for word in choice.options:
+        if word not in known:
+            raise UserError("--with", word, f"choose among {', '.join(sorted(known))}")
+        for key, value in known[word].keys.items():
+            other, before = said.setdefault(key, (word, value))
+            if before != value:
+                raise UserError("--with", f"{other} {word}", f"choose one: both set {key}")
+        found.append((f"{OPTIONS}/{word}", known[word].keys))
     return found
 
 
@@ -114,6 +165,11 @@ def base_config() -> Any:
     Raises:
         UserError: verl is not installed.
     """
+    return copy.deepcopy(_base_config())
+
+
+@cache
+def _base_config() -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf, open_dict
@@ -189,9 +245,7 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     else:
         config, translated = base_config(), _as_it_is
     named = [
-        (f"recipes/{source}.yaml", k, _number(v))
-        for source, keys in overlays(choice)
-        for k, v in keys.items()
+        (source_file(source), k, _number(v)) for source, keys in overlays(choice) for k, v in keys.items()
     ]
     for source, key, value in [*named, *(("--set", k, v) for k, v in settings or [])]:
         for its_key, its_value in translated(key, value, source):

@@ -13,17 +13,55 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.compose import KINDS, Choice, names
+from scout_train.cluster import detect, engine_for
+from scout_train.compose import KINDS, Choice, names, read_options
 
 STALLED = 4  # exit code: no progress for --stall-timeout-s
+
+
+class ListWords(argparse.Action):
+    """``--list-words``: every word of recipes/options.yaml with its reason and its keys, and nothing else."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
+        for word, option in read_options().items():
+            print(f"{word}: {option.why}")
+            for key, value in option.keys.items():
+                print(f"    {key}: {value}")
+        parser.exit()
+
+
+def choice_of(args: argparse.Namespace) -> Choice:
+    """The recipe that was asked for; the cluster is what this machine has unless it was named."""
+    cluster = args.cluster
+    if cluster is None:
+        cluster, why = detect()
+        print(f"cluster {cluster} ({why})", flush=True)
+        args.cluster = cluster
+    args.engine = args.engine or engine_for(cluster)
+    return Choice(args.algo, args.size, cluster, args.engine, args.placement, tuple(args.options))
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="scout train", description=__doc__.split("\n")[0] if __doc__ else None)
     for kind in KINDS:
-        default = getattr(Choice(), kind)
-        p.add_argument(f"--{kind}", default=default, help=f"{', '.join(names(kind))} (default {default})")
+        default = {"cluster": "what this machine has", "engine": "the cluster's"}.get(kind)
+        value = None if default else getattr(Choice(), kind)
+        p.add_argument(
+            f"--{kind}", default=value, help=f"{', '.join(names(kind))} (default {default or value})"
+        )
+    p.add_argument(
+        "--with",
+        dest="options",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="words of recipes/options.yaml, such as kl or clip_03 (--list-words shows them)",
+    )
+    p.add_argument(
+        "--list-words", action=ListWords, nargs=0, help="say what each word of --with does, and why"
+    )
     p.add_argument("--model", type=Path, required=True, help="model folder to start from")
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
@@ -63,11 +101,10 @@ def build_config(args: argparse.Namespace) -> Any:
     from scout_train.compose import compose, parse_setting
     from scout_train.settings import check_settings
 
-    choice = Choice(args.algo, args.size, args.cluster, args.engine)
-    config = compose(choice, [parse_setting(text) for text in args.set])
+    config = compose(choice_of(args), [parse_setting(text) for text in args.set])
     out, stage = args.out.resolve(), args.stage or args.algo
     with open_dict(config):
-        config.actor_rollout_ref.model.path = str(args.model.resolve())
+        config.actor_rollout_ref.model.path = config.critic.model.path = str(args.model.resolve())
         config.data.train_files = str(args.train.resolve())
         config.data.val_files = str((args.val or args.train).resolve())
         config.data.seed = config.actor_rollout_ref.rollout.seed = args.seed
@@ -91,39 +128,51 @@ def build_config(args: argparse.Namespace) -> Any:
     return config
 
 
+def shared_variables(config: Any) -> dict[str, str]:
+    """Variables that every process of the run needs, on whatever node."""
+    device = str(config.trainer.device)
+    # verl ships cuda and npu and finds out which one it has; "cpu" is ours
+    platform = {"VERL_USE_EXTERNAL_MODULES": "scout_train.cpu.platform", "VERL_PLATFORM": "cpu"}
+    return {
+        **(platform if device == "cpu" else {}),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONUNBUFFERED": "1",
+        "VERL_USE_EXTERNAL_PLUGINS": "none",
+        "VERL_LOGGING_LEVEL": "WARN",
+        "TRANSFER_QUEUE_ENABLE": "1",
+        "TQ_NUM_THREADS": "1",
+        "TQ_CLIENT_ZMQ_IO_THREADS": "1",
+        "OMP_NUM_THREADS": str(config.scout.cluster.torch_threads),
+        "OMP_WAIT_POLICY": "passive",  # spinning threads starve the other processes of a small machine
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "NCCL_DEBUG": "WARN",
+    }
+
+
 def environment(config: Any, temp_dir: str) -> dict[str, str]:
-    """Variables of every process of the run; Ray's workers inherit them."""
-    threads = str(config.scout.cluster.torch_threads)
+    """Variables of every process of the run on this machine; a Ray of its own passes them to its workers."""
     run_dir = Path(config.scout.run.dir)
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no foreign cluster
+    env.update(shared_variables(config))
     env.update(
-        PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
-        PYTHONUNBUFFERED="1",
-        VERL_USE_EXTERNAL_MODULES="scout_train.cpu.platform",
-        VERL_PLATFORM="cpu",
-        VERL_USE_EXTERNAL_PLUGINS="none",
-        VERL_LOGGING_LEVEL="WARN",
-        TRANSFER_QUEUE_ENABLE="1",
-        TQ_NUM_THREADS="1",
-        TQ_CLIENT_ZMQ_IO_THREADS="1",
-        OMP_NUM_THREADS=threads,
-        OMP_WAIT_POLICY="passive",  # spinning threads starve the other processes of a small machine
-        TOKENIZERS_PARALLELISM="false",
-        HF_HUB_OFFLINE="1",
         TMPDIR=temp_dir,  # verl leaves a lock file there for every checkpoint
         HF_DATASETS_CACHE=f"{temp_dir}/datasets",
-        HF_HUB_DISABLE_PROGRESS_BARS="1",
         TENSORBOARD_DIR=str(run_dir / "tensorboard"),
+        WANDB_DIR=str(run_dir),
         RAY_USAGE_STATS_ENABLED="0",
         RAY_DEDUP_LOGS="0",
-        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-        NCCL_DEBUG="WARN",
         # Ray keeps idle workers ready for tasks; a run has only actors, each with a process of its own.
         RAY_enable_worker_prestart="0",
         RAY_prestart_worker_first_driver="0",
         # Ray's 15 makes the model yield to every other process: a browser tab doubles the time of a step.
         RAY_worker_niceness="0",
     )
+    if config.trainer.device == "cpu":
+        env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    if not env.get("WANDB_API_KEY") and not env.get("WANDB_MODE"):
+        env["WANDB_MODE"] = "offline"  # nothing leaves this machine, nothing asks for a key
     return env
 
 
@@ -199,10 +248,10 @@ def _say(code: int, message: str, log: Path) -> int:
 
 def print_recipe(args: argparse.Namespace) -> None:
     """Every key that the overlays and ``--set`` change, under the overlay it comes from."""
-    from scout_train.compose import overlays
+    from scout_train.compose import overlays, source_file
 
-    for source, keys in overlays(Choice(args.algo, args.size, args.cluster, args.engine)):
-        print(f"recipes/{source}.yaml")
+    for source, keys in overlays(choice_of(args)):
+        print(source_file(source))
         for key, value in keys.items():
             print(f"  {key}: {value}")
     if args.set:
@@ -238,6 +287,7 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         print_recipe(args)
         return 0
+    checks.check_packages(config)
     out = args.out.resolve()
     with locked(out):
         if done := finished(out, args.steps):

@@ -41,13 +41,30 @@ def check_prompts(config: Any, rows_path: str, most: int = 2000) -> None:
 
 
 def start_ray(config: Any, temp_dir: str) -> None:
-    """A private Ray in ``temp_dir``; never one that already runs on this machine."""
+    """A private Ray in ``temp_dir``, or the cluster at ``scout.cluster.ray_address``.
+
+    The variables of ``runtime_env.env_vars`` reach every worker, on every node.
+    """
     import ray
     from omegaconf import OmegaConf
 
+    from scout_train.launch import shared_variables
+
     arguments = dict(OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
-    arguments.pop("runtime_env", None)  # the environment is already complete: see launch.environment
-    ray.init(address="local", _temp_dir=temp_dir, log_to_driver=True, **arguments)
+    asked = {k: v for k, v in (arguments.pop("runtime_env", None) or {}).items() if v is not None}
+    address = str(config.scout.cluster.ray_address)
+    if address == "local":  # workers inherit this process's environment: see launch.environment
+        arguments["_temp_dir"] = temp_dir
+    else:  # Ray takes sizes only where it starts; workers of other nodes inherit nothing
+        arguments = {}
+        asked["env_vars"] = shared_variables(config) | asked.get("env_vars", {})
+    if config.trainer.device != "cpu":
+        from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+        asked = OmegaConf.to_container(OmegaConf.merge(get_ppo_ray_runtime_env(config), asked))
+    if asked:
+        arguments["runtime_env"] = asked
+    ray.init(address=address, log_to_driver=True, **arguments)
     mark("Ray is up")
 
 
@@ -70,7 +87,10 @@ def train(config: Any, temp_dir: str) -> None:
         from verl.utils.config import validate_config
         from verl.utils.import_utils import load_class_from_fqn
 
-        from scout_train.trainer import ScoutTrainer
+        if config.trainer.v1.trainer_mode == "separate_async":
+            from scout_train.trainer_disaggregated import ScoutTrainerDisaggregated as Trainer
+        else:
+            from scout_train.trainer import ScoutTrainer as Trainer  # type: ignore[assignment]
 
         mark("verl is imported")
         validate_config(
@@ -82,7 +102,7 @@ def train(config: Any, temp_dir: str) -> None:
         queue_up = side.submit(tq.init, config.transfer_queue)
         trainer, loops, succeeded = None, None, False
         try:
-            trainer = ScoutTrainer(config)
+            trainer = Trainer(config)
             trainer.init()
             mark("the training worker is up")
             queue_up.result()

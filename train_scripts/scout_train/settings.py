@@ -72,6 +72,13 @@ class SamplerSection:
 
 
 @dataclass
+class CreditSection:
+    """How turns share a trajectory's reward, where ``algorithm.adv_estimator`` looks at turns."""
+
+    step_weight: float = 1.0  # GiGPO's ω: weight of the turn's advantage beside the trajectory's
+
+
+@dataclass
 class RunSection:
     """Where a run writes and what it calls itself in traces."""
 
@@ -86,6 +93,7 @@ class ClusterSection:
     """What the processes of a run may use."""
 
     torch_threads: int = MISSING  # type: ignore[assignment]
+    ray_address: str = "local"  # a Ray of the run's own; "auto" or an address: the cluster that is there
 
 
 @dataclass
@@ -96,6 +104,7 @@ class ScoutSection:
     tools: ToolsSection = field(default_factory=ToolsSection)
     reward: RewardSection = field(default_factory=RewardSection)
     sampler: SamplerSection = field(default_factory=SamplerSection)
+    credit: CreditSection = field(default_factory=CreditSection)
     run: RunSection = field(default_factory=RunSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
 

@@ -1,57 +1,39 @@
-"""verl's synchronous trainer with this project's metrics, checkpoint order and in-process agent loops."""
+"""verl's synchronous trainer: agent loops in its process, surplus groups, an end when a step is not filled."""
 
 from __future__ import annotations
 
-import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
-import transfer_queue as tq
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from scout_protocol.records import StopReason
 from scout_train import surplus
 from scout_train.agent_loop import surroundings
 from scout_train.errors import UnfilledStepError
 from scout_train.manager import DirectClient
-from scout_train.metrics_log import MetricsLog
-from scout_train.resume import old_checkpoints
-from scout_train.settings import read_settings
+from scout_train.trainer_additions import ScoutAdditions
 
 
-def zero_variance_share(rewards: dict[str, list[float]]) -> float:
-    """Share of groups whose members all have the same reward: their advantages, and gradients, are zero."""
-    groups = [np.ptp(r) == 0.0 for r in rewards.values() if len(r) > 1]
-    return float(np.mean(groups)) if groups else 0.0
-
-
-class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
+class ScoutTrainer(ScoutAdditions, PPOTrainerSync):  # type: ignore[misc]
     """`PPOTrainerSync` with the same algorithm: only what is logged and saved, and when, differs."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.settings = read_settings(config)
-        self.run_dir = Path(self.settings.run.dir)
-        self._save_due = False
-        self._saved_step = -1
 
     def _setup(self) -> None:
         super()._setup()
-        # verl always starts a load balancer; `DirectClient` never asks it, so its process need not stay.
-        ray.kill(self.llm_server_manager.global_load_balancer)
+        if self._in_process:
+            # verl always starts a load balancer; `DirectClient` never asks it, so its process need not stay.
+            ray.kill(self.llm_server_manager.global_load_balancer)
+
+    @property
+    def _in_process(self) -> bool:
+        """Whether the rollout is one model inside the training worker, not servers to balance between."""
+        return bool(self.config.actor_rollout_ref.rollout.name == "transformers")
 
     def get_llm_client(self) -> Any:
+        if not self._in_process:
+            return super().get_llm_client()
         handle = self.llm_server_manager.get_replicas()[0].server_handle
         return self.llm_server_manager.get_client(DirectClient, server=handle)
-
-    # -- metrics ---------------------------------------------------------------------------------------
-
-    def _attach_log(self) -> None:
-        if "scout" not in self.logger.logger:
-            self.logger.logger["scout"] = MetricsLog(self.run_dir / "metrics.jsonl", self._after_log)
 
     def on_validate_begin(self) -> None:
         self._attach_log()
@@ -70,60 +52,14 @@ class ScoutTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
-        metrics.update(surroundings(self.config).traces.take(self.global_steps).metrics())
-        rewards: dict[str, list[float]] = defaultdict(list)
-        real = [k for k, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-        data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        for key, scores in zip(real, data["rm_scores"], strict=True):
-            rewards[key.split("_")[0]].append(float(scores.sum()))
-        metrics["scout/zero_variance_group_share"] = zero_variance_share(rewards)
-        metrics["scout/trained_trajectories"] = len(real)
-        metrics.update(self._length_metrics(batch, real))
-        # Without a second log-prob pass verl logs entropy only as the term of the loss.
-        metrics.setdefault("actor/entropy", metrics.get("actor/entropy_loss"))
-
-    def _length_metrics(self, batch: Any, real: list[str]) -> dict[str, float]:
-        """verl's ``response_length/…`` counts what the tool returned; here it is the policy's own tokens.
-
-        ``clip_ratio`` is the share of trajectories that ran out of room; verl compares with the longest row.
-        """
-        data = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        facts = [getattr(value, "data", value) for value in data["extra_fields"]]
-        own = [int(f["policy_tokens"]) for f in facts]
-        found = {
-            "mean": float(np.mean(own)),
-            "max": float(max(own)),
-            "min": float(min(own)),
-            "clip_ratio": float(np.mean([f["stop_reason"] == StopReason.LENGTH.value for f in facts])),
-        }
-        lengths = [int(tag["response_len"]) for tag in batch.tags if not tag.get("is_padding", False)]
-        return {
-            **{f"response_length/{k}": v for k, v in found.items()},
-            **{f"response_length_non_aborted/{k}": v for k, v in found.items()},
-            "scout/sequence_tokens": float(np.mean(lengths)),
-            "scout/trained_policy_tokens": float(sum(own)),
-        }
-
-    # -- checkpoints -----------------------------------------------------------------------------------
-
-    def _save_checkpoint(self) -> None:
-        """verl saves before it logs; a run killed in between would lose the step's line for good."""
-        self._save_due = True
-
-    def _after_log(self, step: int) -> None:
-        if self._save_due:
-            self._save_due = False
-            self._save_now()
+        generate = self.llm_server_manager.get_replicas()[0].server_handle.generate
+        if hasattr(generate, "take_busy_s"):  # the in-process rollout; a server has metrics of its own
+            metrics["scout/generate_s"] = generate.take_busy_s()
 
     def _save_now(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         surplus.save(folder, self.replay_buffer.surplus, self.global_steps)
-        super()._save_checkpoint()
-        self._saved_step = self.global_steps
-        for folder in old_checkpoints(
-            Path(self.config.trainer.default_local_dir), self.settings.run.keep_checkpoints
-        ):
-            shutil.rmtree(folder, ignore_errors=True)
+        super()._save_now()
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train to the last step.

@@ -1,8 +1,9 @@
 """`make bench-bm25`: building an index of a million passages, and searching it.
 
 Build time and memory; recall on real questions with and without the stop list; CPU time per question of 8 to
-15 words in one thread; private memory of a worker; then, through a server that keeps no answers, a loop
-of 32 connections and half of the rate that it reached. ``--bm25s``: the same questions go through bm25s.
+15 words in one thread; private memory of a worker; then, through a server that keeps no answers, rounds of a
+loop of 32 connections and of half the rate that it reached, of which the median counts. ``--bm25s``: the same
+questions go through bm25s.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -44,7 +46,8 @@ def main(argv: list[str]) -> int:
     )
     add("--hotpot", type=Path, help="HotpotQA file with contexts; without it words are made up, no recall")
     add("--passages", type=int, default=1_000_000)
-    add("--requests", type=int, default=4000, help="of the closed loop (default %(default)s)")
+    add("--requests", type=int, default=4000, help="of the closed loop, in a round (default %(default)s)")
+    add("--rounds", type=int, default=5, help="through the server (default %(default)s)")
     add("--bm25s", action="store_true", help="measure bm25s on the same passages, too (pip install bm25s)")
     args = parser.parse_args(argv)
     work = args.out.resolve()
@@ -58,7 +61,7 @@ def main(argv: list[str]) -> int:
     if args.hotpot:
         result["recall"] = _recall(work, args.hotpot)
     result["search"] = _search(work, asked)
-    result["server"] = _serve(work, asked, args.requests)
+    result["server"] = _serve(work, asked, args.requests, args.rounds)
     if args.bm25s:
         from scout_tools.bench.bm25s_peer import measure
 
@@ -149,43 +152,56 @@ def _timed(backend: Any, question: str) -> float:
     return (time.thread_time() - start) * 1000
 
 
-def _serve(work: Path, asked: list[str], n: int) -> dict[str, Any]:
+def _serve(work: Path, asked: list[str], n: int, rounds: int) -> dict[str, Any]:
     from scout_tools.load.drive import Driver, Summary, summarise
 
     actions = [f"<search>{asked[i % len(asked)]}</search>" for i in range(n)]
+    warm_up = max(64, n // 10)
     options = ("--index", work / "index", "--workers", 2, "--cache-mb", 0)
 
-    async def run(url: str) -> tuple[Summary, Summary]:
+    async def run(url: str) -> list[tuple[Summary, Summary]]:
+        measured = []
         async with Driver(url, 256) as driver:
-            await driver.closed_loop(actions[: max(64, n // 10)], 32)  # pages in, threads started
-            driver.samples.clear()
-            await driver.closed_loop(actions, 32)
-            closed = summarise(driver.samples)
-            driver.samples.clear()
-            await driver.at_rate(actions[: n // 2], closed.per_second / 2)
-            return closed, summarise(driver.samples)
+            await driver.closed_loop(actions[:warm_up], 32)  # pages in, threads started
+            for _ in range(rounds):
+                driver.samples.clear()
+                await driver.closed_loop(actions, 32)
+                closed = summarise(driver.samples)
+                driver.samples.clear()
+                await driver.at_rate(actions[: n // 2], closed.per_second / 2)
+                measured.append((closed, summarise(driver.samples)))
+        return measured
 
     with servers.scout(work, *options) as server:
         at_rest = max(private_mb(pid) for pid in tree(server.pid)[1:])
         before = cpu_s(server.pid)
-        closed, half = asyncio.run(run(server.url))
+        measured = asyncio.run(run(server.url))
         used = cpu_s(server.pid) - before
         after = max(private_mb(pid) for pid in tree(server.pid)[1:])
-    total = max(64, n // 10) + n + n // 2
+    loads = {"closed": [closed for closed, _ in measured], "half_rate": [half for _, half in measured]}
+    total = warm_up + sum(one.n for load in loads.values() for one in load)
     facts: dict[str, Any] = {
         "start_s": server.start_s,
         "private_mb": [at_rest, after],
         "cpu_ms_per_request": used / total * 1000,
-        "closed": {"per_second": closed.per_second, "mean_ms": closed.mean_ms, "p99_ms": closed.p99_ms},
-        "half_rate": {"per_second": half.per_second, "mean_ms": half.mean_ms, "p99_ms": half.p99_ms},
-        "outcomes": dict(Counter(closed.outcomes) + Counter(half.outcomes)),
+        "outcomes": dict(sum((Counter(one.outcomes) for load in loads.values() for one in load), Counter())),
     }
     print(
         f"server     {facts['cpu_ms_per_request']:.2f} ms CPU per request, start {server.start_s:.2f} s, "
         f"private {at_rest:.1f} MB, {after:.1f} MB after"
     )
-    for name in ("closed", "half_rate"):
-        print(f"{name:<10} " + ", ".join(f"{key} {value:.2f}" for key, value in facts[name].items()))
+    for name, load in loads.items():
+        # The p99 relative to its own round's mean: rounds that a neighbour slowed are slow in both.
+        facts[name] = {
+            key: statistics.median(getattr(one, key) for one in load)
+            for key in ("per_second", "mean_ms", "p99_ms")
+        } | {
+            "p99_to_mean": statistics.median(one.p99_ms / one.mean_ms for one in load),
+            "p99_ms_rounds": [one.p99_ms for one in load],
+        }
+        rounds_ms = ", ".join(f"{one.p99_ms:.1f}" for one in load)
+        medians = ", ".join(f"{key} {facts[name][key]:.2f}" for key in ("per_second", "mean_ms", "p99_ms"))
+        print(f"{name:<10} {medians} (p99 of each round: {rounds_ms})")
     return facts
 
 
@@ -196,7 +212,7 @@ def _judge(result: dict[str, Any]) -> list[str]:
         (build["wall_s"] <= 90 and build["peak_mb"] <= 600, "build within 90 s and 600 MB"),
         (search["mean_ms"] <= 1.5, "1.5 ms CPU per question"),
         (
-            server["closed"]["p99_ms"] <= 4 * server["closed"]["mean_ms"],
+            server["closed"]["p99_to_mean"] <= 4,
             "p99 within 4 x the mean, 32 connections",
         ),
         (server["half_rate"]["p99_ms"] <= 15, "p99 within 15 ms at half the rate"),

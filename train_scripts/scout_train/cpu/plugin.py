@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from scout_train.cpu import patches
@@ -18,9 +18,12 @@ def _replica() -> Any:
 
 
 def register() -> None:
-    """FSDP's engine for the device "cpu", and ``rollout.name=transformers``."""
+    """FSDP's engines for the device "cpu", policy and critic, and ``rollout.name=transformers``."""
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
         FSDPEngineWithLMHead
+    )
+    EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")(
+        FSDPEngineWithValueHead
     )
     RolloutReplicaRegistry.register("transformers", _replica)
     patches.rollout_class("transformers", "scout_train.cpu.rollout.TransformersRollout")

@@ -27,12 +27,13 @@ class _Served:
     rollout: TransformersRollout | None = None
 
 
-def _generate(worker: Any, requests: Sequence[Request]) -> tuple[list[Result], int]:
-    """Run inside the training worker: results and the step of the weights that made them."""
+def _generate(worker: Any, requests: Sequence[Request]) -> tuple[list[Result], int, float]:
+    """Run inside the training worker: results, the step of the weights used, seconds of the model."""
     rollout = _Served.rollout
     if rollout is None:
         raise RuntimeError("rollout.name=transformers: the training worker has no rollout")
-    return rollout.engine.generate(requests), rollout.weights_step
+    start = time.perf_counter()
+    return rollout.engine.generate(requests), rollout.weights_step, time.perf_counter() - start
 
 
 class TransformersRollout(BaseRollout):  # type: ignore[misc]
@@ -98,6 +99,7 @@ class _Batcher:
         self.worker, self.max_rows, self.gather_s = worker, max_rows, gather_s
         self.queue: list[tuple[Request, asyncio.Future[tuple[Result, int]]]] = []
         self.pump: asyncio.Task[None] | None = None
+        self.busy_s = 0.0  # of the model, since `InProcessMethod.take_busy_s` was last called
 
     async def submit(self, request: Request) -> tuple[Result, int]:
         future: asyncio.Future[tuple[Result, int]] = asyncio.get_running_loop().create_future()
@@ -117,23 +119,33 @@ class _Batcher:
             if not batch:
                 continue
             try:
-                results, step = await self.worker.__ray_call__.remote(_generate, [r for r, _ in batch])
+                results, step, took_s = await self.worker.__ray_call__.remote(
+                    _generate, [r for r, _ in batch]
+                )
             except Exception as error:  # handed to every waiter, never dropped
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
                 continue
+            self.busy_s += took_s
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result((result, step))
 
 
-class RemoteMethod:
+class InProcessMethod:
     """What verl calls as ``server.generate.remote(…)``; here a coroutine, not a Ray actor's method."""
 
     def __init__(self, worker: Any, max_rows: int, gather_s: float) -> None:
         self.worker, self.max_rows, self.gather_s = worker, max_rows, gather_s
         self._batchers: dict[int, _Batcher] = {}
+
+    def take_busy_s(self) -> float:
+        """Seconds that the model generated since the last call, waiting and transport not counted."""
+        total = sum(batcher.busy_s for batcher in self._batchers.values())
+        for batcher in self._batchers.values():
+            batcher.busy_s = 0.0
+        return total
 
     async def remote(
         self, prompt_ids: Sequence[int], sampling_params: dict[str, Any], **_kwargs: Any
@@ -161,7 +173,7 @@ class RemoteMethod:
 class InProcessHandle:
     """verl's server handle; in sync mode only ``generate`` is used."""
 
-    method = RemoteMethod
+    method = InProcessMethod
 
     def __init__(self, worker: Any, max_rows: int, gather_s: float) -> None:
         self.generate = self.method(worker, max_rows, gather_s)

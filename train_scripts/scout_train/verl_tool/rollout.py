@@ -14,7 +14,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from scout_agent.generation import Result
 from scout_agent.policy import Finish
-from scout_train.cpu.rollout import InProcessHandle, RemoteMethod, TransformersReplica, TransformersRollout
+from scout_train.cpu.rollout import InProcessHandle, InProcessMethod, TransformersReplica, TransformersRollout
 
 
 class TurnOutput(TokenOutput):  # type: ignore[misc]
@@ -43,7 +43,7 @@ class VerlToolRollout(TransformersRollout):
         await super().update_weights(weights, wire_format, self.weights_step + 1)
 
 
-class TurnMethod(RemoteMethod):
+class TurnMethod(InProcessMethod):
     """What verl-tool calls as ``server.generate.remote(…)``."""
 
     def _output(self, result: Result, step: int, logprobs: bool) -> TurnOutput:

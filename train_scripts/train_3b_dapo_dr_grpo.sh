@@ -1,0 +1,3 @@
+#!/bin/bash
+# DAPO with Dr. GRPO's scaling, Qwen2.5-3B, one 80 GB card. Usage: train_3b_dapo_dr_grpo.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo dapo_dr_grpo --size 3b --cluster 1gpu "$@"

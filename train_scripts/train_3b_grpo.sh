@@ -1,0 +1,3 @@
+#!/bin/bash
+# GRPO, Qwen2.5-3B, one 80 GB card. Usage: train_3b_grpo.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo grpo --size 3b --cluster 1gpu "$@"

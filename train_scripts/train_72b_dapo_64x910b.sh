@@ -1,0 +1,3 @@
+#!/bin/bash
+# DAPO, Qwen2.5-72B, 8 nodes of 8 x Ascend 910B; what ran out of room is masked. Usage: train_72b_dapo_64x910b.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo dapo --size 72b --cluster 64x910b --with overlong_mask "$@"

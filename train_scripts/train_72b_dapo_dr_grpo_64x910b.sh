@@ -1,0 +1,3 @@
+#!/bin/bash
+# DAPO with Dr. GRPO's scaling, Qwen2.5-72B, 8 nodes of 8 x Ascend 910B. Usage: train_72b_dapo_dr_grpo_64x910b.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo dapo_dr_grpo --size 72b --cluster 64x910b --with overlong_mask "$@"

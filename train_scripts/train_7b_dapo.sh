@@ -1,0 +1,3 @@
+#!/bin/bash
+# DAPO, Qwen2.5-7B, 8 x A100-80G. Usage: train_7b_dapo.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo dapo --size 7b --cluster 8xa100 "$@"

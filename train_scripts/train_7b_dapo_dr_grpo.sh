@@ -1,0 +1,3 @@
+#!/bin/bash
+# DAPO with Dr. GRPO's scaling, Qwen2.5-7B, 8 x A100-80G. Usage: train_7b_dapo_dr_grpo.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo dapo_dr_grpo --size 7b --cluster 8xa100 "$@"

@@ -1,0 +1,3 @@
+#!/bin/bash
+# PPO with a critic, Qwen2.5-7B, 8 x A100-80G, KL in the reward as Search-R1. Usage: train_7b_ppo.sh --model M --train T --tools URL --out DIR --steps N …
+exec "${SCOUT:-scout}" train --algo ppo --size 7b --cluster 8xa100 --with kl_in_reward "$@"
