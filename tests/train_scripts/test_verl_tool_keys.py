@@ -23,7 +23,6 @@ OVERLAY = "recipes/x.yaml"
         ("reward.reward_manager.name", "x", [("reward_model.reward_manager", "x")]),
         ("reward.custom_reward_function.path", "f.py", [("custom_reward_function.path", "f.py")]),
         ("critic.fsdp.param_offload", True, [("critic.model.fsdp_config.param_offload", True)]),
-        ("trainer.device", "cpu", [("trainer.device", "cuda")]),
         ("trainer.v1.trainer_mode", "sync", []),
         ("trainer.v1", {"trainer_mode": "sync"}, []),
         ("actor_rollout_ref.actor.loss_scale_factor", "${data.max_response_length}", []),

@@ -287,7 +287,10 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         print_recipe(args)
         return 0
-    checks.check_packages(config)
+    if args.engine == "verl_tool":
+        paths.check_packages(config)
+    else:
+        checks.check_packages(config)
     out = args.out.resolve()
     with locked(out):
         if done := finished(out, args.steps):

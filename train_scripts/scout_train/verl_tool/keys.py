@@ -101,8 +101,6 @@ def translated(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
             key = new + key.removeprefix(old)
     if key == "actor_rollout_ref.model.external_lib":
         value = PLUGINS.get(value, value)
-    if key == "trainer.device" and value == "cpu":
-        value = "cuda"  # there it is only the name of the resource that Ray places workers by
     return [(key, value)]
 
 

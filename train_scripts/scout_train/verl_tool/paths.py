@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 from scout_protocol.errors import UserError
 
@@ -57,6 +58,21 @@ def python() -> Path:
             "is no interpreter: make setup-verl-tool, or name one with SCOUT_VERL_TOOL_PYTHON",
         )
     return found.absolute()  # not resolved: a link into .venv must stay one
+
+
+def check_packages(config: Any) -> None:
+    """What the chosen rollout and loggers import is installed in the engine's environment.
+
+    Raises:
+        UserError: it is not.
+    """
+    rollout, loggers = config.actor_rollout_ref.rollout.name, list(config.trainer.logger)
+    library = python().parent.parent / "lib"
+    for field, package in (("actor_rollout_ref.rollout.name", rollout), ("trainer.logger", "wandb")):
+        if package in (rollout, *loggers) and not any(library.glob(f"python3*/site-packages/{package}")):
+            raise UserError(
+                field, package, f"the package is not installed: {python()} -m pip install {package}"
+            )
 
 
 def link_rooms(folder: Path) -> str:

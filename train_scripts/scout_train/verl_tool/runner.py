@@ -52,6 +52,8 @@ def main(argv: list[str]) -> int:
     from scout_train.runner import check_prompts, mark
 
     config = OmegaConf.load(Path(argv[0]))
+    if config.trainer.device == "cpu":
+        config.trainer.device = "cuda"  # there only the name of the resource that Ray places workers by
     config.actor_rollout_ref.model.path = str(Path(config.scout.run.dir) / MODEL)
     try:
         check_prompts(config, config.data.train_files)

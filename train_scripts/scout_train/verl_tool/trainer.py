@@ -268,8 +268,11 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         found["scout/trained_trajectories"] = len(traces)
         found["scout/zero_variance_group_share"] = float(np.mean([np.ptp(r) == 0.0 for r in rewards]))
         # Groups are played before verl's clock of the step starts.
+        without_s = found["timing_s/step"]
         found["timing_s/gen"] = loader.took_s
-        found["timing_s/step"] = found["timing_s/step"] + loader.took_s
+        found["timing_s/step"] = found["perf/time_per_step"] = without_s + loader.took_s
+        found["perf/throughput"] *= without_s / found["timing_s/step"]
+        found.pop("timing_per_token_ms/gen", None)
         return found
 
     def _attach_log(self) -> Any:
