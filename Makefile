@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
 
-setup-verl-tool: $(STAMP) ## make .venv-verl-tool for ENGINE=verl_tool: VERL_TOOL (a checkout), TORCH_INDEX, PYTHON
+setup-verl-tool: ## make .venv-verl-tool for ENGINE=verl_tool: VERL_TOOL (a checkout), TORCH_INDEX, PYTHON
 	@VERL_TOOL="$(VERL_TOOL)" requirements/setup_verl_tool.sh
 
 quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report

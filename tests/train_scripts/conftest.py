@@ -156,7 +156,10 @@ class ToolServer:
                     return
                 found = []
                 for action in request["actions"]:
-                    found.append(observation(next((c for c in CAPITALS if c in action), "France")))
+                    text = observation(next((c for c in CAPITALS if c in action), "France"))
+                    if "everything" in action:  # a long observation
+                        text = text.replace("</information>", " and more" * 100 + "</information>")
+                    found.append(text)
                 n = len(found)
                 self._reply(
                     200,

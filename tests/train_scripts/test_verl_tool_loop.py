@@ -14,6 +14,7 @@ from verl_tool_place import needs_engine
 pytestmark = needs_engine
 
 SEARCH = "<think>search</think><search>Peru</search>"
+LONG = "<think>search</think><search>everything</search>"
 RIGHT = "<answer>Lima</answer>"
 
 
@@ -60,7 +61,7 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         {"turns": [RIGHT], "set": dead},
         {"turns": [SEARCH, SEARCH, SEARCH, SEARCH]},
         {"turns": ["nothing<|im_end|>"]},
-        {"turns": [SEARCH, RIGHT], "set": {"scout.episode.max_obs_tokens": 24}},
+        {"turns": [LONG, RIGHT], "set": {"scout.episode.max_obs_tokens": 100}},
         {"turns": [SEARCH, SEARCH, SEARCH, RIGHT], "set": {"scout.episode.force_answer": True}},
         {"turns": [SEARCH, SEARCH, RIGHT], "set": {"scout.episode.max_same_searches": 1}},
         {"turns": [SEARCH], "set": {"scout.episode.turn_timeout_s": 0.1}, "delay_s": 1.0},
@@ -119,7 +120,8 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
 
     assert searched["reward"] == gave_up["reward"] == 0.0
     assert searched["trace"]["n_searches"] == 4 - 1  # the fourth is not executed
-    assert "…(truncated)" in short["given"] and "</information>" in short["given"]
+    assert "…(truncated)" in short["given"] and short["given"].endswith("</information>\n\n")
+    assert 50 < short["trace"]["n_tool_tokens"] <= 100
     assert "last turn" in forced["given"] and forced["trace"]["extra"]["forced_answer"]
     assert "made before" in repeated["given"] and repeated["trace"]["extra"]["cut_searches"] == 1
 

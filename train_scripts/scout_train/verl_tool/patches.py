@@ -165,6 +165,14 @@ def exact_aggregation() -> None:
     dp_actor.agg_loss = core_algos.agg_loss = agg_loss
 
 
+def runtime_env() -> None:
+    """`scout_train.runner.start_ray` hands the configuration to a function that takes none in this version."""
+    from verl.trainer import constants_ppo
+
+    original = constants_ppo.get_ppo_ray_runtime_env
+    constants_ppo.get_ppo_ray_runtime_env = lambda _config: original()
+
+
 def require_version(found: str) -> None:
     """Raise unless the verl these patches were written for is the one on the path.
 

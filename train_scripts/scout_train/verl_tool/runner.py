@@ -28,7 +28,10 @@ def train(config: Any, temp_dir: str, last_step: int) -> None:
     from scout_train.verl_tool import patches
 
     patches.require_version(verl.__version__)
+    patches.runtime_env()
     start_ray(config, temp_dir)
+    if config.trainer.device == "cpu":
+        config.trainer.device = "cuda"  # there only the name of the resource that Ray places workers by
     import verl_tool.trainer.main_ppo as main_ppo
 
     from scout_train.verl_tool.trainer import ScoutVerlToolTrainer
@@ -52,8 +55,6 @@ def main(argv: list[str]) -> int:
     from scout_train.runner import check_prompts, mark
 
     config = OmegaConf.load(Path(argv[0]))
-    if config.trainer.device == "cpu":
-        config.trainer.device = "cuda"  # there only the name of the resource that Ray places workers by
     config.actor_rollout_ref.model.path = str(Path(config.scout.run.dir) / MODEL)
     try:
         check_prompts(config, config.data.train_files)
