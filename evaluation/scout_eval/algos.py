@@ -19,6 +19,7 @@ from scout_eval.report_data import Curve, read_curve
 from scout_eval.summary import SUMMARY, read_summary
 from scout_protocol.errors import UserError
 
+FIRST = 5
 START = "sft"  # the evaluation of what all of them start from
 
 
@@ -26,8 +27,9 @@ class Result(msgspec.Struct, frozen=True):
     """One algorithm on one seed: the held-out evaluation, then the training run.
 
     Attributes:
-        accept_rate: usable groups among those generated, over the run.
-        zero_gradient_share: mean share of trained groups whose advantages are all zero.
+        accept_rate: usable groups among those generated, over the run; None where nothing was left out.
+        zero_gradient_share: mean share of trained groups whose advantages are all zero; ``_first``: in the
+            first `FIRST` steps.
         generated_tokens: policy tokens sampled, trained or not.
         step_s: median seconds of a step.
         overhead_share: what a step takes beyond generation and update, relative to these; median.
@@ -44,6 +46,7 @@ class Result(msgspec.Struct, frozen=True):
     steps: int = 0
     accept_rate: float | None = None
     zero_gradient_share: float | None = None
+    zero_gradient_share_first: float | None = None
     generated_tokens: float | None = None
     step_s: float | None = None
     overhead_share: float | None = None
@@ -79,7 +82,8 @@ def _accept_rate(curve: Curve) -> float | None:
         for s in curve.steps
         if "scout/groups_generated" in s
     ]
-    return sum(usable) / sum(judged) if sum(judged) else None
+    rate = sum(usable) / sum(judged) if sum(judged) else 1.0
+    return rate if rate < 1.0 else None
 
 
 def _overhead(step: dict[str, float]) -> float | None:
@@ -117,6 +121,7 @@ def _read(folder: Path, seed: int, algo: str) -> AlgoRun:
         "steps": curve.at[-1],
         "accept_rate": _accept_rate(curve),
         "zero_gradient_share": sum(uniform) / len(uniform),
+        "zero_gradient_share_first": sum(uniform[:FIRST]) / len(uniform[:FIRST]),
         "generated_tokens": sum(tokens_per_step(curve)),
         "step_s": _median([s.get("timing_s/step") for s in curve.steps]),
         "overhead_share": _median([_overhead(s) for s in curve.steps]),

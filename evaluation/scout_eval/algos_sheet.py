@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scout_eval.algos import START, AlgoRun, Result, tokens_so_far
 from scout_eval.charts import Series, line_chart
-from scout_eval.sheet import NOTHING, Cell, Figure, Sheet, Table, number, share
+from scout_eval.sheet import NOTHING, Cell, Figure, Panels, Sheet, Table, number
 
 NAMES = {
     START: "warm-up",
@@ -18,14 +18,12 @@ NAMES = {
     "gspo": "GSPO",
     "ppo": "PPO",
 }
-_COLUMNS = (
-    *("EM", "1 hop", "2 hops", "3 hops", "searches", "accepted", "zero gradient"),
-    *("tokens sampled", "s a step", "overhead"),
-)
+_COLUMNS = ("EM", "1h", "2h", "3h", "srch", "acc.", "zero", "first", "tokens", "s/step", "over")
 _ABOUT = (
-    "Held-out questions, greedy. Accepted: groups with both right and wrong members among those generated, "
-    "where the algorithm filters. Zero gradient: trained groups whose members all have the same reward. "
-    "Overhead: what a step takes beyond the model's generation and its update, relative to these (median)."
+    "EM, by hops, and searches: held-out questions, greedy. acc.: groups with both right and wrong members "
+    "among those generated, where the algorithm filters. zero: trained groups whose members all have the "
+    "same reward and hence no gradient; first: in the first five steps. tokens: sampled by the policy. over: "
+    "what a step takes beyond the model's generation and its update, relative to these (median)."
 )
 _PANELS = (
     ("Exact match of rollouts", "scout/em"),
@@ -58,22 +56,28 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
         told = ", ".join(f"{name_of(a)} {n}" for a, n in counts.items())
         sheet.warnings.append(f"Not every algorithm has every seed ({told}): the means do not compare.")
     rows = [[Cell(name_of(a)), *_means([r.result for r in every])] for a, every in by_algo.items()]
-    note = f"Means over {len(seeds)} seeds; the range of the seeds beneath EM. {_ABOUT}"
+    note = f"Means over the seeds, with their range beneath EM. {_ABOUT}"
     sheet.blocks.append(Table("Means", ("", *_COLUMNS), rows, note, rule_after=1 if start else 0))
     rows = [[Cell(f"{r.result.seed} {name_of(r.result.algo)}"), *_cells(r.result)] for r in runs]
     sheet.blocks.append(Table("Every run", ("seed", *_COLUMNS), rows, "95 % intervals over questions."))
-    legend = [(_css(by_algo, algo), name_of(algo)) for algo in by_algo if algo != START]
+    sheet.blocks.append(_panels(runs, by_algo))
+    sheet.headline += f". Highest: {name_of(best)}."
+    return sheet
+
+
+def _panels(runs: Sequence[AlgoRun], by_algo: dict[str, list[AlgoRun]]) -> Panels:
+    figures = []
     for title, key in _PANELS:
         svg = line_chart(f"{title} over steps", _lines(by_algo, key), (), _last_step(runs))
         if svg:
-            sheet.blocks.append(Figure(title, svg, f"{key}, mean over seeds", legend))
+            figures.append(Figure(title, svg, key))
     svg = line_chart(
         "Exact match over thousands of sampled tokens", _by_tokens(by_algo), (), _last_tokens(runs)
     )
-    caption = "thousands of policy tokens, trained or not; mean over seeds"
-    sheet.blocks.append(Figure("Exact match of rollouts by tokens sampled", svg, caption, legend))
-    sheet.headline += f". Highest: {name_of(best)}."
-    return sheet
+    figures.append(Figure("Exact match of rollouts by tokens", svg, "thousands of policy tokens sampled"))
+    legend = [(_css(by_algo, algo), name_of(algo)) for algo in by_algo if algo != START]
+    note = "Training rollouts, sampled; means over the seeds. Thin: each step; bold: mean of the last 5."
+    return Panels("How training went", figures, legend, note)
 
 
 def _grouped(runs: Sequence[AlgoRun]) -> dict[str, list[AlgoRun]]:
@@ -97,11 +101,12 @@ def _means(results: Sequence[Result]) -> list[Cell]:
         Cell(f"{statistics.fmean(ems):.3f}", f"{min(ems):.3f}–{max(ems):.3f}"),
         *(number(_mean([r.hops.get(h) for r in results]), 2) for h in "123"),
         number(_mean([r.searches for r in results]), 2),
-        share(_mean([r.accept_rate for r in results])),
-        share(_mean([r.zero_gradient_share for r in results])),
+        _percent(_mean([r.accept_rate for r in results])),
+        _percent(_mean([r.zero_gradient_share for r in results])),
+        _percent(_mean([r.zero_gradient_share_first for r in results])),
         _thousands(_mean([r.generated_tokens for r in results])),
         number(_mean([r.step_s for r in results]), 1),
-        share(_mean([r.overhead_share for r in results])),
+        _percent(_mean([r.overhead_share for r in results])),
     ]
 
 
@@ -110,16 +115,21 @@ def _cells(r: Result) -> list[Cell]:
         Cell(f"{r.em:.3f}", f"{r.em_low:.3f}–{r.em_high:.3f}"),
         *(number(r.hops.get(h), 2) for h in "123"),
         number(r.searches, 2),
-        share(r.accept_rate),
-        share(r.zero_gradient_share),
+        _percent(r.accept_rate),
+        _percent(r.zero_gradient_share),
+        _percent(r.zero_gradient_share_first),
         _thousands(r.generated_tokens),
         number(r.step_s, 1),
-        share(r.overhead_share),
+        _percent(r.overhead_share),
     ]
 
 
+def _percent(value: float | None) -> Cell:
+    return NOTHING if value is None else Cell(f"{value:.0%}")
+
+
 def _thousands(value: float | None) -> Cell:
-    return NOTHING if value is None else Cell(f"{value / 1000:,.0f} k")
+    return NOTHING if value is None else Cell(f"{value / 1000:,.0f}k")
 
 
 def _lines(by_algo: dict[str, list[AlgoRun]], key: str) -> list[Series]:

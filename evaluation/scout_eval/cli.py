@@ -215,17 +215,17 @@ def _publish(sheet: Sheet, value: object, out: Path | None, name: str, max_items
     from scout_eval.summary import write_json
     from scout_protocol.errors import UserError
 
+    if out is not None:  # first the files: whoever reads the terminal's lines may stop reading
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / f"{name}.json", value)
+        except OSError as error:
+            raise UserError("out", out, f"{error.strerror}: choose a writable folder") from error
+        write_text(out / f"{name}.md", markdown(sheet))
+        write_text(out / f"{name}.html", sheet_page(sheet))
     print_sheet(sheet, Console(highlight=False), max_items)
-    if out is None:
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / f"{name}.json", value)
-    except OSError as error:
-        raise UserError("out", out, f"{error.strerror}: choose a writable folder") from error
-    write_text(out / f"{name}.md", markdown(sheet))
-    write_text(out / f"{name}.html", sheet_page(sheet))
-    print(f"\n{name}: {out}/{name}.json, {name}.md, {name}.html")
+    if out is not None:
+        print(f"\n{name}: {out}/{name}.json, {name}.md, {name}.html")
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -44,7 +44,16 @@ class Figure:
     title: str
     svg: str
     caption: str = ""
-    legend: Sequence[tuple[str, str]] = ()  # (CSS class of the line, its name)
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Small drawings beside each other that share one legend: pairs of a line's CSS class and its name."""
+
+    title: str
+    figures: Sequence[Figure]
+    legend: Sequence[tuple[str, str]]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class Listing:
     note: str = ""
 
 
-Block = Table | Facts | Figure | Listing
+Block = Table | Facts | Figure | Panels | Listing
 
 
 @dataclass(slots=True)

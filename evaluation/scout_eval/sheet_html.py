@@ -6,7 +6,7 @@ from importlib import resources
 
 from scout_eval.report_html import POLICY
 from scout_eval.report_traces import safe
-from scout_eval.sheet import Block, Cell, Facts, Figure, Listing, Sheet
+from scout_eval.sheet import Block, Cell, Facts, Figure, Listing, Panels, Sheet
 
 MAX_ITEMS = 200  # of a listing
 
@@ -32,11 +32,9 @@ def _block(block: Block) -> str:
     head = f"<h2>{safe(block.title)}</h2>"
     if isinstance(block, Figure):
         caption = f'<p class="soft">{safe(block.caption)}</p>' if block.caption else ""
-        key = "".join(
-            f'<span><i class="swatch {safe(css)}"></i>{safe(name)}</span>' for css, name in block.legend
-        )
-        legend = f'<p class="key">{key}</p>' if key else ""
-        return f'{head}{caption}{legend}<figure class="card">{block.svg}</figure>'
+        return f'{head}{caption}<figure class="card">{block.svg}</figure>'
+    if isinstance(block, Panels):
+        return head + _panels(block)
     if isinstance(block, Facts):
         pairs = "".join(f"<dt>{safe(name)}</dt><dd>{safe(value)}</dd>" for name, value in block.pairs)
         return f'{head}<div class="card"><dl class="facts">{pairs}</dl></div>'
@@ -53,6 +51,19 @@ def _block(block: Block) -> str:
         return f"{head}{note}"
     table = f'<div class="card scroll"><table><tr>{names}</tr>{"".join(rows)}</table></div>'
     return f"{head}{note}{table}"
+
+
+def _panels(block: Panels) -> str:
+    note = f'<p class="soft">{safe(block.note)}</p>' if block.note else ""
+    key = "".join(
+        f'<span><i class="swatch {safe(css)}"></i>{safe(name)}</span>' for css, name in block.legend
+    )
+    figures = "".join(
+        f'<figure class="card"><h3>{safe(figure.title)}</h3><figcaption>{safe(figure.caption)}</figcaption>'
+        f"{figure.svg}</figure>"
+        for figure in block.figures
+    )
+    return f'{note}<p class="key">{key}</p><div class="panels">{figures}</div>'
 
 
 def _css(prose: bool) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scout_eval.report_traces import visible
-from scout_eval.sheet import Block, Cell, Facts, Figure, Listing, Sheet, Table
+from scout_eval.sheet import Block, Cell, Facts, Figure, Listing, Panels, Sheet, Table
 
 MAX_ITEMS = 10  # of a listing on the terminal
 
@@ -98,7 +98,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def _block(block: Block) -> str:
-    if isinstance(block, Figure):
+    if isinstance(block, Figure | Panels):
         return ""
     head = f"## {_md(block.title)}\n\n"
     if isinstance(block, Table):

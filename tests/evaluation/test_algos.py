@@ -69,6 +69,7 @@ def test_numbers_of_every_run(folder: Path) -> None:
     assert grpo.zero_gradient_share == pytest.approx((0.5 + 0.25) / 2)
     assert grpo.generated_tokens == 2 * 10 * 60  # an outage's trajectories sampled nothing that counts
     assert grpo.overhead_share == pytest.approx(3.3 / 3.0 - 1)
+    assert grpo.zero_gradient_share_first == grpo.zero_gradient_share  # two steps, both among the first five
     assert dapo.accept_rate == pytest.approx((8 * 1.0 + 24 * 0.5) / 32)  # per group, not per step
     assert dapo.zero_gradient_share == 0.0
     assert dapo.step_s == pytest.approx((3.3 + 6.0) / 2)

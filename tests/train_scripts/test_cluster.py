@@ -45,7 +45,7 @@ def test_detect(
 
 
 def environment(choice: compose.Choice, monkeypatch: pytest.MonkeyPatch, **outside: str) -> dict[str, str]:
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "VERL_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in outside.items():
         monkeypatch.setenv(name, value)

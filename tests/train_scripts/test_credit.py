@@ -1,4 +1,4 @@
-"""GiGPO's advantages through verl's registry, against eq. 3 and 6-8 of its paper written out as loops."""
+"""GiGPO's advantages through verl's registry, against the formulas of its paper (sec. 4) as loops."""
 
 from __future__ import annotations
 

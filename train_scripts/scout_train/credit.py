@@ -3,9 +3,9 @@
 A trajectory's scalar, broadcast to every turn, praises a useless search as much as the one that found the
 answer. GiGPO adds an advantage of each turn among the turns of the group that were taken in the same state:
 
-    A(a_t) = A_E(τ) + ω A_S(a_t)                                    (eq. 8)
-    A_E(τ_i) = (R(τ_i) - mean R) / F                                (eq. 3)
-    A_S(a_t) = (R_t - mean of R over G(s_t)) / F,  R_t = Σ_{k>=t} γ^(k-t) r_k     (eq. 6, 7)
+    A(a_t) = A_E(τ) + ω A_S(a_t)                                    (sec. 4.2)
+    A_E(τ_i) = (R(τ_i) - mean R) / F                                (sec. 4.1)
+    A_S(a_t) = (R_t - mean of R over G(s_t)) / F,  R_t = Σ_{k>=t} γ^(k-t) r_k     (sec. 4.2)
 
 with F the standard deviation, or 1 (``algorithm.norm_adv_by_std_in_grpo``). The state of a turn, its anchor,
 is what the tool had just said, as the paper takes the environment's observation; the first turns of a group
@@ -41,7 +41,7 @@ class Turns:
 
     Attributes:
         anchors: of each row of the batch, the state of each of its turns.
-        step_weight: ω of eq. 8.
+        step_weight: ω, the weight of A_S.
     """
 
     anchors: Sequence[Sequence[str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def train(config: Any, temp_dir: str) -> None:
         if config.trainer.v1.trainer_mode == "separate_async":
             from scout_train.trainer_disaggregated import ScoutTrainerDisaggregated as Trainer
         else:
-            from scout_train.trainer import ScoutTrainer as Trainer  # type: ignore[assignment]
+            from scout_train.trainer import ScoutTrainer as Trainer
 
         mark("verl is imported")
         validate_config(
@@ -118,6 +119,9 @@ def train(config: Any, temp_dir: str) -> None:
             mark("ready")
             trainer.fit(loops)
             succeeded = True
+        except Exception:
+            traceback.print_exc()  # now: leaving this block waits for threads that may wait for a dead Ray
+            raise
         finally:
             if loops is not None:
                 loops.close()

@@ -1,4 +1,4 @@
-"""verl's synchronous trainer: agent loops in its process, surplus groups, an end when a step is not filled."""
+"""verl's synchronous trainer: agent loops in its process, surplus groups, an end of unfilled steps."""
 
 from __future__ import annotations
 

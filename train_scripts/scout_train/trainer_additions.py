@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import transfer_queue as tq
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from scout_protocol.records import StopReason
 from scout_train import credit
 from scout_train.agent_loop import surroundings
+from scout_train.critic_worker import CriticWorker
 from scout_train.metrics_log import MetricsLog
 from scout_train.resume import old_checkpoints
 from scout_train.settings import read_settings
@@ -34,6 +37,11 @@ class ScoutAdditions(PPOTrainer):  # type: ignore[misc]
         self.run_dir = Path(self.settings.run.dir)
         self._save_due = False
         self._saved_step = -1
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        if Role.Critic in self.role_worker_mapping:
+            self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's, which calls our estimator by its registered name; it hands estimators no turns, we do."""
