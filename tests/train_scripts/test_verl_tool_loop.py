@@ -39,7 +39,7 @@ def probe(model_dir: Path, tool_server: Any, tmp_path: Path) -> Any:
     def run(*scenarios: dict[str, Any]) -> list[dict[str, Any]]:
         env = start.environment(dict(os.environ), str(tmp_path))
         done = subprocess.run(
-            argv, input=json.dumps(scenarios), capture_output=True, text=True, timeout=200, env=env
+            argv, input=json.dumps(scenarios), capture_output=True, text=True, timeout=500, env=env
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return [

@@ -166,7 +166,7 @@ def exact_aggregation() -> None:
 
 
 def runtime_env() -> None:
-    """`scout_train.runner.start_ray` hands the configuration to a function that takes none in this version."""
+    """`scout_train.runner.start_ray` hands the configuration to a function that takes none here."""
     from verl.trainer import constants_ppo
 
     original = constants_ppo.get_ppo_ray_runtime_env
