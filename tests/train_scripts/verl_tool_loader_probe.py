@@ -105,7 +105,7 @@ class Manager:
 def make(folder: Path, manager: Manager, share: float = 1.0) -> Any:
     config = OmegaConf.create(
         {
-            "data": {"train_batch_size": BATCH},
+            "data": {"train_batch_size": BATCH, "seed": 0},
             "actor_rollout_ref": {"rollout": {"n": N}, "actor": {"loss_agg_mode": "token-mean"}},
             "algorithm": {"filter_groups": {"enable": True, "metric": "acc", "max_num_gen_batches": 9}},
         }
@@ -165,14 +165,12 @@ def main() -> None:
     first = make(folder, Manager(p_lost=0.1))
     resumed = steps(first, 4)
     loader = first.train_dataloader
-    state = {"surplus": loader.source.surplus, "pending": loader.pending, "data": loader.state_dict()}
-    torch.save(state, folder / "state.pt")
+    torch.save(loader.state() | {"data": loader.state_dict()}, folder / "state.pt")
     second = make(folder, Manager(p_lost=0.1))
     second.global_steps = 5
     state = torch.load(folder / "state.pt", weights_only=False)
     second.train_dataloader.load_state_dict(state["data"])
-    second.train_dataloader.source.surplus = state["surplus"]
-    second.train_dataloader.pending = state["pending"]
+    second.train_dataloader.restore(state)
     resumed += steps(second, 4)
 
     def validate(outages: int) -> list[int] | str:

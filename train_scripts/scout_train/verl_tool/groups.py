@@ -94,7 +94,7 @@ class GroupSource:
         o = self.options
         fresh_enough = [g for g in self.surplus if step - g.step <= o.carry_max_steps]
         c = self.counts = StepCounts(too_old=len(self.surplus) - len(fresh_enough))
-        chosen, self.surplus = fresh_enough[: o.train_batch_size], fresh_enough[o.train_batch_size :]
+        chosen, rest = fresh_enough[: o.train_batch_size], fresh_enough[o.train_batch_size :]
         c.carried_in = len(chosen)
         usable: list[Any] = []
         while len(chosen) + len(usable) < o.train_batch_size:
@@ -113,7 +113,8 @@ class GroupSource:
                 )
         room = o.train_batch_size - len(chosen)
         chosen += usable[:room]
-        self.surplus += usable[room:] if o.carry_max_steps else []
+        # only now: a step that was not filled leaves what it found
+        self.surplus = rest + (usable[room:] if o.carry_max_steps else [])
         c.carried_out = len(self.surplus)
         c.age_steps_max = max(step - g.step for g in chosen)
         return chosen

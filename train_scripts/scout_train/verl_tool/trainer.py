@@ -150,7 +150,9 @@ class GroupLoader:
         self.pending: DataProto | None = None  # drawn, not played
         self.trained: list[Group] = []
         self.took_s = 0.0
-        self._batches: Iterator[Any] = iter(())
+        self.passes = 0  # over the data, before this one
+        self._seed = int(config.data.seed or 0)
+        self._batches: Iterator[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -175,16 +177,38 @@ class GroupLoader:
 
     def _draw(self, n_questions: int) -> DataProto:
         while self.pending is None or len(self.pending) < n_questions:
-            batch = next(self._batches, None)
-            if batch is None:
-                self._batches = iter(self.loader)
-                batch = next(self._batches)
-            drawn = DataProto.from_single_dict(dict(batch))
+            drawn = DataProto.from_single_dict(dict(self._next_batch()))
             self.pending = drawn if self.pending is None else DataProto.concat([self.pending, drawn])
         found = self.pending[:n_questions]
         rest = len(self.pending) - n_questions
         self.pending = self.pending[n_questions:] if rest else None
         return found
+
+    def _next_batch(self) -> Any:
+        """The loader's next batch, round and round.
+
+        The order of a pass is that of its number: verl's sampler would begin a resumed run with the order of
+        the first pass.
+        """
+        while True:
+            if self._batches is None:
+                generator = getattr(self.loader.sampler, "generator", None)
+                if generator is not None:
+                    generator.manual_seed(self._seed + self.passes)
+                self._batches = iter(self.loader)
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch
+            self._batches, self.passes = None, self.passes + 1
+
+    def state(self) -> dict[str, Any]:
+        """What verl's own state of the loader leaves out; everything in it is older than the next step."""
+        return {"surplus": self.source.surplus, "pending": self.pending, "passes": self.passes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.source.surplus, self.pending = state["surplus"], state["pending"]
+        self.passes = state["passes"]
 
     def _play(self, n_groups: int, step: int) -> list[Group]:
         questions = self._draw(n_groups)
@@ -304,8 +328,7 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         root = Path(self.config.trainer.default_local_dir)
         folder, loader = root / f"global_step_{self.global_steps}", self.train_dataloader
         folder.mkdir(parents=True, exist_ok=True)
-        carried = [g for g in loader.source.surplus if g.step <= self.global_steps]
-        torch.save({"surplus": carried, "pending": loader.pending}, folder / SURPLUS)
+        torch.save(loader.state(), folder / SURPLUS)
         super()._save_checkpoint()  # writes data.pt last, which marks a whole checkpoint
         self._saved_step = self.global_steps
         for old in old_checkpoints(root, self.settings.run.keep_checkpoints):
@@ -315,11 +338,8 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         found = super()._load_checkpoint()
         path = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / SURPLUS
         if self.global_steps and path.is_file():
-            saved = torch.load(path, weights_only=False)  # our own file, written by `_save_now`
-            self.train_dataloader.source.surplus, self.train_dataloader.pending = (
-                saved["surplus"],
-                saved["pending"],
-            )
+            # our own file, written by `_save_now`
+            self.train_dataloader.restore(torch.load(path, weights_only=False))
         return found
 
     def fit(self) -> None:
