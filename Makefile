@@ -36,6 +36,9 @@ VERL_TOOL ?= verl-tool
 REWARD_PORT ?= 5001
 ARGS   ?=
 export TORCH_INDEX PYTHON
+ifneq ($(VERL_TOOL),verl-tool)
+export SCOUT_VERL_TOOL := $(abspath $(VERL_TOOL))  # for training and tests, too
+endif
 
 STAMP  := .venv/.scout-stamp
 BIN    := .venv/bin

@@ -18,8 +18,7 @@ from verl_tool_place import needs_engine
 
 from scout_protocol.records import Author, Trace
 
-pytestmark = [needs_engine, pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
-ENGINE = ("--engine", "verl_tool")
+pytestmark = [needs_engine, pytest.mark.slow, pytest.mark.timeout(6 * PATIENCE_S)]
 
 
 @pytest.fixture
@@ -27,6 +26,30 @@ def tool() -> Iterator[Tool]:
     server = Tool()
     yield server
     server.kill()
+
+
+class OurRun(Run):
+    """A run of this engine; what a failed test leaves running is ended."""
+
+    started: list[subprocess.Popen[str]] = []  # noqa: RUF012 (of the module, on purpose)
+
+    def __init__(self, model: Path, rows: Path, url: str, out: Path, *more: str) -> None:
+        super().__init__(model, rows, url, out, "--engine", "verl_tool", *more)
+
+    def start(self) -> subprocess.Popen[str]:
+        process = super().start()
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    while OurRun.started:
+        process = OurRun.started.pop()
+        if process.poll() is None:
+            process.terminate()
+            process.wait(timeout=60)
 
 
 def descendants() -> set[int]:
@@ -38,13 +61,13 @@ def traces(out: Path) -> list[Trace]:
 
 
 def finish(process: subprocess.Popen[str], code: int) -> str:
-    said, _ = process.communicate(timeout=2 * PATIENCE_S)
+    said, _ = process.communicate(timeout=3 * PATIENCE_S)
     assert process.returncode == code, said
     return said
 
 
 def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path) -> None:
-    run = Run(model_dir, rows_file, tool_server.url, tmp_path / "run", *ENGINE, "--steps", "2")
+    run = OurRun(model_dir, rows_file, tool_server.url, tmp_path / "run", "--steps", "2")
     before = descendants()
     finish(run.start(), 0)
     assert descendants() <= before
@@ -82,9 +105,9 @@ def test_dapo_trains_mixed_groups_and_goes_on_after_kill_9(
     model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path
 ) -> None:
     more = ["--algo", "dapo", "--steps", "5", "--save-every", "2"]
-    run = Run(model_dir, rows_file, tool_server.url, tmp_path / "run", *ENGINE, *more)
+    run = OurRun(model_dir, rows_file, tool_server.url, tmp_path / "run", *more)
     process = run.start()
-    until(lambda: len(run.steps()) >= 3)
+    until(lambda: len(run.steps()) >= 3, 3 * PATIENCE_S)
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -117,9 +140,9 @@ def test_a_killed_tool_server_pauses_the_run_which_goes_on_when_it_is_back(
 ) -> None:
     url = f"http://127.0.0.1:{tool.port}"
     more = ["--steps", "5", "--save-every", "50"]
-    run = Run(model_dir, rows_file, url, tmp_path / "run", *ENGINE, *more)
+    run = OurRun(model_dir, rows_file, url, tmp_path / "run", *more)
     process = run.start()
-    until(lambda: len(run.steps()) >= 2)
+    until(lambda: len(run.steps()) >= 2, 3 * PATIENCE_S)
     tool.kill()
     said = finish(process, 3)
     last = run.steps()[-1]["step"]
@@ -138,9 +161,9 @@ def test_a_run_with_patience_outlives_a_restart(
 ) -> None:
     url = f"http://127.0.0.1:{tool.port}"
     more = ["--steps", "4", "--set", "scout.tools.outage_patience_s=120"]
-    run = Run(model_dir, rows_file, url, tmp_path / "run", *ENGINE, *more)
+    run = OurRun(model_dir, rows_file, url, tmp_path / "run", *more)
     process = run.start()
-    until(lambda: len(run.steps()) >= 1)
+    until(lambda: len(run.steps()) >= 1, 3 * PATIENCE_S)
     tool.kill()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=3)  # the outage itself
@@ -154,9 +177,9 @@ def test_a_killed_worker_ends_the_run_and_not_by_hanging(
     model_dir: Path, rows_file: Path, tool_server: Any, tmp_path: Path
 ) -> None:
     more = ["--steps", "50", "--save-every", "1", "--stall-timeout-s", "60"]
-    run = Run(model_dir, rows_file, tool_server.url, tmp_path / "run", *ENGINE, *more)
+    run = OurRun(model_dir, rows_file, tool_server.url, tmp_path / "run", *more)
     process = run.start()
-    until(lambda: len(run.steps()) >= 1)
+    until(lambda: len(run.steps()) >= 1, 3 * PATIENCE_S)
     workers = [
         p
         for p in psutil.Process(process.pid).children(recursive=True)

@@ -160,18 +160,18 @@ def steps(trainer: Any, count: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    unbroken = steps(make(folder, Manager(p_lost=0.1)), 8)
+    unbroken = steps(make(folder, Manager(p_lost=0.04)), 16)
 
-    first = make(folder, Manager(p_lost=0.1))
-    resumed = steps(first, 4)
+    first = make(folder, Manager(p_lost=0.04))
+    resumed = steps(first, 7)
     loader = first.train_dataloader
     torch.save(loader.state() | {"data": loader.state_dict()}, folder / "state.pt")
-    second = make(folder, Manager(p_lost=0.1))
-    second.global_steps = 5
+    second = make(folder, Manager(p_lost=0.04))
+    second.global_steps = 8
     state = torch.load(folder / "state.pt", weights_only=False)
     second.train_dataloader.load_state_dict(state["data"])
     second.train_dataloader.restore(state)
-    resumed += steps(second, 4)
+    resumed += steps(second, 9)
 
     def validate(outages: int) -> list[int] | str:
         rollouts = make(folder, Manager(validation_outages=outages)).async_rollout_manager
