@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
+        explain preflight plan \
         test test-slow check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
 
 RUNS   ?= runs
@@ -109,6 +110,21 @@ train-grpo train-drgrpo train-dapo train-dapo-drgrpo train-gspo train-ppo: $(STA
 	  --out "$(RUN)/$(if $(filter command,$(origin ALGO)),train-$(ALGO),$@)" \
 	  $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(ENGINE),--engine $(ENGINE)) \
 	  $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH)) $(ARGS)
+
+# the words of a recipe, for the three targets below
+WORDS = --algo $(or $(ALGO),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
+  $(if $(ENGINE),--engine $(ENGINE)) $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH))
+PLANNED = $(WORDS) $(if $(filter tiny,$(or $(SIZE),tiny)),--model "$(MODEL)")
+
+explain: $(STAMP) ## what a recipe changes in verl, and why: ALGO SIZE CLUSTER ENGINE PLACEMENT WITH
+	@exec $(SCOUT) explain $(WORDS) $(ARGS)
+
+preflight: $(STAMP) ## check what a training run needs, start nothing: TOOLS MODEL TRAIN STEPS RUN, words as explain
+	@exec $(SCOUT) preflight $(WORDS) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) --out "$(RUN)/train-$(or $(ALGO),dapo)" $(ARGS)
+
+plan: $(STAMP) ## time of a step, then memory of one card by part: words as explain; SIZE=tiny reads MODEL
+	@$(SCOUT) plan time $(PLANNED) $(ARGS) || exit; \
+	exec $(SCOUT) plan memory $(PLANNED) $(ARGS)
 
 eval: $(STAMP) ## held-out questions, against a running server: TOOLS POLICY or MODEL, ROWS STAGE CONTROL RUN
 	@out="$(RUN)/eval/$(STAGE)"; [ "$(CONTROL)" = none ] || out="$$out.$(CONTROL)"; \

@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, required=True, help="demonstrations, parquet; OUT.jsonl beside it"
     )
     harvest.add_argument("--server", default="http://127.0.0.1:5000", help="tool server")
+    harvest.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
     harvest.add_argument("--limit", type=int, default=0, help="play the first so many rows; 0 plays all")
     harvest.add_argument(
         "--strategy",

@@ -22,6 +22,7 @@ from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episodes
 from scout_agent.factory import PolicyOptions, check_spec, open_policy
 from scout_agent.policy import Policy
+from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.dialect import Dialect, get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import neutralise
@@ -60,6 +61,7 @@ class HarvestSettings:
     """
 
     server: str = "http://127.0.0.1:5000"
+    tools_token_env: str = ""  # variable with the tool server's bearer token
     dialect: str = "search-r1"
     strategies: tuple[tuple[str, float], ...] = ((PLAN, 1.0),)
     searches: tuple[int, int] | None = None
@@ -294,11 +296,12 @@ def _by_strategy(
 
 async def _play(player: Player, journal: Journal, settings: HarvestSettings) -> None:
     """Play what is not finished, round after round, until all is or the server stays away."""
-    rows = player.rows
+    rows, token = player.rows, token_from_env(settings.tools_token_env)
+    check_token(settings.server, token)
     failures_in_a_row, wait_s = 0, settings.retry_wait_s
     with Progress("demonstrations", len(rows), len(journal.finished)) as progress:
         async with (
-            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency) as tools,
+            HttpTools(settings.server, settings.call_timeout_s, settings.concurrency, token) as tools,
             player.open() as policy,
         ):
             labels = TraceLabels(model=policy.name, stage="harvest")

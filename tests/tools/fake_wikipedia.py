@@ -300,7 +300,10 @@ class FakeWikipedia:
 
 
 class RealPolicy:
-    """Wikimedia's limits: so many at once; ``burst`` calls in a window, then 429 for ``retry_after_s``."""
+    """Wikimedia's limits: so many at once; ``burst`` calls in a window, then 429 for ``retry_after_s``.
+
+    After that it counts anew, so that with a long window the refusals do not depend on how fast a test runs.
+    """
 
     def __init__(
         self, burst: int = 3, retry_after_s: int = 2, window_s: float = 1.0, in_flight: int = 3
@@ -313,13 +316,37 @@ class RealPolicy:
         now = time.monotonic()
         while self._recent and self._recent[0] < now - self.window_s:
             self._recent.popleft()
-        self._recent.append(now)
+        if now >= self._banned_until:
+            self._recent.append(now)
         if fake.in_flight > self.limit or len(self._recent) > self.burst:
-            self._banned_until = max(self._banned_until, now + self.retry_after_s)
+            self._banned_until = now + self.retry_after_s
+            self._recent.clear()
         if now < self._banned_until:
             left = str(max(1, round(self._banned_until - now)))
             html = b"<!DOCTYPE html>\n<html lang=en><title>Wikimedia Error</title>Too many requests"
             return Reply(429, html, {"content-type": "text/html", "retry-after": left})
+        return None
+
+
+class CountedPolicy:
+    """Wikimedia's limits without a stop watch: ``burst`` calls, then 429 until ``retry_after_s`` have passed.
+
+    How many calls meet a 429 does not depend on how fast this machine is, as it does with `RealPolicy`.
+    """
+
+    def __init__(self, burst: int = 3, retry_after_s: int = 1) -> None:
+        self.burst, self.retry_after_s = burst, retry_after_s
+        self._left, self._banned_until = burst, 0.0
+
+    def __call__(self, fake: FakeWikipedia) -> Reply | None:
+        now = time.monotonic()
+        if self._left == 0 and self._banned_until == 0.0:
+            self._banned_until = now + self.retry_after_s
+        if now < self._banned_until:
+            return Reply(429, b"Too many requests", {"retry-after": str(self.retry_after_s)})
+        if self._banned_until:
+            self._left, self._banned_until = self.burst, 0.0
+        self._left -= 1
         return None
 
 

@@ -26,8 +26,8 @@ def test_bench_server(tmp_path):
     assert done.returncode in (0, 1), done.stderr  # 1: a busy machine may miss a target
     assert (done.returncode == 1) == ("MISSED" in done.stdout)
     result = json.loads((tmp_path / "server.json").read_text())
-    for connections in (32, 256, 1000):
-        row = result["hits"]["table"][f"scout {connections}"]
+    for name in ("scout 32", "scout 256", "scout 1000", "wikipedia 32", "wikipedia 256", "wikipedia 1000"):
+        row = result["hits"]["table"][name]
         assert row["errors"] == 0 and 1 < row["cpu_us"] < 5000 and row["p99_ms"] >= row["p50_ms"] > 0
     assert result["steady"]["outcomes"] == {"ok": 3000}
     assert result["steady"]["files"][1] <= result["steady"]["files"][0] + 8

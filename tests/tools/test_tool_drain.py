@@ -104,6 +104,24 @@ def test_a_stop_does_not_wait_for_idle_clients(serve):
         assert answer.read().endswith(b"}")  # and then the end of the stream
 
 
+def test_a_worker_that_dies_while_it_drains_is_told(serve, monkeypatch):
+    monkeypatch.setenv("SCOUT_FIXED_MS", "20000")
+    server: Server = serve(*FIXED, "--workers", 1)
+    victim = child(server)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+        head = f"POST /get_observation HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
+        client.sendall(head + BODY)
+        while "scout_queue_depth 1" not in server.request("GET", "/metrics")[2].decode():
+            pass
+        server.process.terminate()
+        client.settimeout(1.5)
+        with pytest.raises(TimeoutError):  # it waits for the answer
+            client.recv(1)
+        os.kill(victim, signal.SIGKILL)
+        _, errors = server.process.communicate(timeout=10)
+    assert server.process.returncode == 1 and f"worker {victim} died while it stopped" in errors
+
+
 def test_a_worker_that_died_is_back_within_two_seconds(serve):
     server: Server = serve(*FIXED, "--workers", 1)
     victim = child(server)

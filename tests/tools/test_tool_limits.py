@@ -252,3 +252,26 @@ def test_a_client_that_does_not_read_its_answers(impatient):
         line for line in counted.splitlines() if "rejected" in line
     ]
     assert impatient.act(search("engine"))["valids"] == [True]
+
+
+def half_closed(server: Server, sent: bytes) -> bytes:
+    """What comes back to a client that sends and then shuts its sending side."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answer:
+            return answer.read()
+
+
+def test_a_client_that_closes_its_sending_side_gets_its_answers(serve, monkeypatch):
+    monkeypatch.setenv("SCOUT_FIXED_MS", "100")
+    server = serve("--backend", "scout_tools.backends.fixed:make", "--workers", 1)
+    head = b"POST /get_observation HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    body = json.dumps({"trajectory_ids": ["t"], "actions": ["<search>a question</search>"]}).encode()
+    request = head % len(body) + body
+    for n in (1, 3):
+        answers = half_closed(server, request * n)
+        assert answers.count(b"HTTP/1.1 200 OK") == n and answers.count(b'"valids":[true]') == n
+        assert answers.lower().count(b"connection: close") == 1
+    assert half_closed(server, request[:-5]) == b"" and half_closed(server, b"") == b""
+    assert server.act("<search>a question</search>")["valids"] == [True]

@@ -156,7 +156,7 @@ def test_index_damaged(index_dir, tmp_path):
     for path in data.glob("*.term"):
         path.write_bytes(b"\0" * 10)
     line = one_line(scout("serve", "--index", copy, "--port", 0))
-    assert "cannot be opened" in line and "rebuild it" in line
+    assert "is damaged" in line and "rebuild it" in line
     shutil.rmtree(data)
     assert "is missing" in one_line(scout("serve", "--index", copy, "--port", 0))
 

@@ -183,6 +183,16 @@ def test_search_r1_client(server):
     assert first[0]["score"] > first[1]["score"] > 0
 
 
+def test_no_action_meets_what_is_kept_of_a_retrieve(server):
+    """Kept answers of both routes lie side by side: no query may name one of the other's."""
+    message = {"queries": ["Zürich lake"], "topk": 3, "return_scores": True}
+    for query in ("retrieve 3 True Zürich lake", "\n3 True\nZürich lake", "3 True Zürich lake"):
+        for _ in range(8):
+            server.post("/retrieve", message)
+            (observation,) = server.act(f"<search>{query}</search>")["observations"]
+            assert isinstance(observation, str) and observation.startswith("\n\n<information>Doc 1")
+
+
 def test_retrieve_without_scores_and_defaults(server):
     status, reply = server.post("/retrieve", {"queries": ["engine", ""]})
     assert status == 200

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from fake_wikipedia import SHARED, FakeWikipedia, Reply, retry_at, running
@@ -202,8 +204,28 @@ def test_a_clock_that_jumps_back_does_not_stop_the_gate(tmp_path):
     assert 29.0 < state.paused_s() <= 30.0
     state.pause(1.0)
     assert state.paused_s() > 29.0  # a shorter pause does not end a longer one
-    now[0] -= 9_000.0
+    now[0] -= 60.0  # without the check, a pause of 90 s
     assert state.paused_s() == 0.0
+    state.succeeded()
+    state.pause(5.0)
+    assert 4.0 < state.paused_s() <= 5.0 and state.closed()
+    now[0] += 9_000.0
+    assert state.paused_s() == 0.0
+
+
+def test_without_its_limits_nothing_is_asked(fake, tmp_path):
+    async def use(backend):
+        first = await ask(backend, "ada lovelace")
+        with (
+            closing(sqlite3.connect(tmp_path / "pace.sqlite")) as damaged,
+            damaged,
+        ):  # a full disk looks the same
+            for (name,) in damaged.execute("select name from sqlite_master where type = 'table'").fetchall():
+                damaged.execute(f'drop table "{name}"')
+        again = await ask(backend, "ada lovelace")
+        return first == again, await kind_of(backend, "charles babbage")
+
+    assert with_gateway(fake, tmp_path, use) == (True, "limits_unavailable") and len(fake.calls) == 1
 
 
 def test_backoff_grows_has_jitter_and_a_ceiling():

@@ -267,6 +267,49 @@ def test_kill_9_loses_no_acknowledged_entry(fake, gateway):
     assert "vault399" in search(server, "vault 399") and len(fake.calls) == 1
 
 
+def level(server: Server, query: str) -> str:
+    """The cache level that answered, as the header says."""
+    body = json.dumps({"trajectory_ids": ["t"], "actions": [f"<search>{query}</search>"]}).encode()
+    return server.request("POST", "/get_observation", body)[1]["x-cache"]
+
+
+def test_a_repeat_is_answered_from_the_rendered_answers(fake, gateway):
+    server = gateway("--workers", 1)
+    fake.by_query["vault 3"] = Reply(403, b"no")
+    asked = (
+        "Ada Lovelace",
+        " ada  lovelace",
+        "ada lovelace?",
+        "qmxjsudek",
+        "qmxjsudek",
+        "vault 3",
+        "vault 3",
+    )
+    levels = [level(server, query) for query in asked]
+    # the gateway reads the third as the first; "no results" is for a while only, and an outage is never kept
+    assert levels == ["miss", "rendered", "lru", "miss", "lru", "miss", "miss"]
+    assert len(fake.calls) == 4
+    for _ in wait_steps(10.0):  # what the backend counts is published once a second, and at each scrape
+        text = server.request("GET", "/metrics")[2].decode()
+        if 'scout_cache_hits_total{level="lru"} 2' in text:
+            break
+    assert 'scout_cache_hits_total{level="rendered"} 1\n' in text
+    assert 'scout_cache_hits_total{level="lru"} 2\n' in text and "scout_cache_misses_total 4\n" in text
+    assert level(gateway("--workers", 1, "--cache-mb", 0), "Ada Lovelace") == "store"
+
+
+def test_what_a_worker_keeps_is_in_the_record_too(fake, gateway, tmp_path):
+    recorder = gateway("--workers", 2, "--record", tmp_path / "rec", "--style", "wiki")
+    spellings = ("Ada Lovelace", "ada lovelace", "ADA  LOVELACE", "qmxjsudek", " QMXJSUDEK ")
+    first = [search(recorder, query) for query in spellings * 4]
+    assert level(recorder, "ada Lovelace") in ("rendered", "record") and len(fake.calls) == 2
+    stop_server(recorder)
+    replayer = gateway("--replay", tmp_path / "rec", "--style", "wiki")
+    assert level(replayer, "ada lovelace") == "replay"
+    assert [search(replayer, query) for query in reversed(spellings * 4)] == first[::-1]
+    assert level(replayer, "aDA lovelace") == "rendered" and len(fake.calls) == 2
+
+
 def test_replay_equals_record(fake, gateway, tmp_path):
     fake.by_query["vault 3"] = Reply(403, b"no")
     queries = ["Ada Lovelace", "ada  lovelace?", "Mercury", "qmxjsudek", "vault 3", "Lovelcae"]

@@ -86,6 +86,7 @@ class Cache:
         self.store = store
         self._locks, self._counters, self._empty_ttl_s = locks, counters, empty_ttl_s
         # Encoded: as objects, 10,000 answers would take half as much again, and more where text is not Latin.
+        # With the time of the monotonic clock until which they may be used.
         self._lru: OrderedDict[Key, tuple[float, bytes]] = OrderedDict()
         self._lru_bytes = 0
         self._flights: dict[Key, asyncio.Task[list[Document]]] = {}
@@ -96,8 +97,8 @@ class Cache:
         kept = self._lru.get(key)
         if kept is None:
             return None
-        expires_at, raw = kept
-        if 0.0 < expires_at < time.time():
+        until, raw = kept
+        if until <= time.monotonic():
             del self._lru[key]
             self._lru_bytes -= len(raw)
             return None
@@ -191,9 +192,12 @@ class Cache:
         except (StoreError, msgspec.DecodeError) as error:
             self._complain(f"cannot be read ({error})")
             return None
-        if entry is None or not key.matches(entry) or 0.0 < entry.expires_at < time.time():
+        if entry is None or not key.matches(entry):
             return None
-        self._remember(key, entry.expires_at, raw or b"")
+        left_s = _left_s(entry)
+        if left_s <= 0.0:
+            return None
+        self._remember(key, left_s, raw or b"")
         return entry
 
     async def _keep(self, key: Key, documents: list[Document]) -> None:
@@ -206,12 +210,12 @@ class Cache:
             await self.store.put(key.digest(), raw, None if documents else self._empty_ttl_s)
         except StoreError as error:
             self._complain(f"cannot be written ({error})")
-        self._remember(key, expires_at, raw)
+        self._remember(key, _left_s(entry), raw)
 
-    def _remember(self, key: Key, expires_at: float, raw: bytes) -> None:
+    def _remember(self, key: Key, left_s: float, raw: bytes) -> None:
         old = self._lru.pop(key, None)
         self._lru_bytes += len(raw) - (len(old[1]) if old is not None else 0)
-        self._lru[key] = (expires_at, raw)
+        self._lru[key] = (time.monotonic() + left_s, raw)
         while len(self._lru) > LRU_ENTRIES or self._lru_bytes > LRU_BYTES:
             self._lru_bytes -= len(self._lru.popitem(last=False)[1][1])
 
@@ -221,3 +225,11 @@ class Cache:
         if not self._complained:
             print(f"scout serve: cache: {what}; going on without", file=sys.stderr, flush=True)
             self._complained = True
+
+
+def _left_s(entry: Entry) -> float:
+    """How long an entry may still be used. One from the future (the clock was set back) is not."""
+    if entry.expires_at == 0.0:
+        return float("inf")
+    now = time.time()
+    return entry.expires_at - now if entry.stored_at <= now + 1.0 else 0.0

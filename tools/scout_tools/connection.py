@@ -59,6 +59,14 @@ class Connection(HttpToolsProtocol):
                 error = ErrorBody(f"larger than {MAX_HEADER_BYTES} bytes", "headers")
                 self._refuse(431, error, "headers")
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client will send no more, but may still read: what it has asked is answered first."""
+        if self.idle or self._reading_since is not None:
+            return None  # closes
+        last = self.pipeline[0][0] if self.pipeline else self.cycle
+        last.keep_alive = False
+        return True
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading_since = self.loop.time()

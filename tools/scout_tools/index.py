@@ -18,10 +18,13 @@ import msgspec
 from scout_protocol.errors import UserError
 from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
 from scout_tools.corpus import Passage, SourceFile
+from scout_tools.index_files import describe
 from scout_tools.index_meta import FORMAT_VERSION, META_NAME, IndexMeta, Source, fsync_folder, write_meta
 
 DATA_PREFIX = "data-"
-_HEAP_BYTES = 128 << 20
+# A segment is written when this is full, and a search goes through every segment: with 200,000 passages in
+# one instead of six it takes 0.41 instead of 0.59 ms. A million passages of 500 characters need about 280 MB.
+_HEAP_BYTES = 320 << 20
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -113,6 +116,7 @@ def _write_data(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         fingerprint=_fingerprint(used, keep_duplicates),
         data=data.name,
+        files=describe(data),
     )
 
 

@@ -18,7 +18,8 @@ def main(argv: list[str]) -> int:
         UserError: a file, column, folder or option is not usable.
     """
     args = _parser().parse_args(argv)
-    commands = {"build": _build, "info": _info, "eval": _eval, "search": _search, "passages": _passages}
+    commands = {"build": _build, "info": _info, "verify": _verify, "eval": _eval}
+    commands |= {"search": _search, "passages": _passages}
     return int(commands[args.command](args))
 
 
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         "--keep-duplicates", action="store_true", help="keep passages with equal title and text"
     )
     info = commands.add_parser("info", help="print the facts about an index")
+    verify = commands.add_parser("verify", help="read all files of an index: are they what was written?")
     evaluate = commands.add_parser("eval", help="recall of supporting titles on HotpotQA questions")
     evaluate.add_argument("--questions", type=Path, required=True, help="HotpotQA file")
     evaluate.add_argument(
@@ -52,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format", default="auto", help="auto, jsonl, wiki18, contexts or hotpot (default auto)"
     )
     passages.add_argument("--output", type=Path, required=True, help="JSON lines to write")
-    for command in (build, info, evaluate, search):
+    for command in (build, info, verify, evaluate, search):
         command.add_argument("--index", type=Path, required=True, help="folder of the index")
     return parser
 
@@ -92,6 +94,22 @@ def _info(args: argparse.Namespace) -> int:
     print(f"fingerprint  {meta.fingerprint}")
     for source in meta.sources:
         print(f"source       {source.name} ({source.format}, {source.bytes} bytes, sha256 {source.sha256})")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from scout_tools.index_files import DamagedError, IndexFiles
+    from scout_tools.index_meta import read_meta
+
+    meta = read_meta(args.index)
+    start = time.monotonic()
+    try:
+        files = IndexFiles(args.index / meta.data, meta.files)
+        files.verify()
+    except DamagedError as error:
+        raise _unreadable(args.index, error) from error
+    size, took = f"{len(meta.files)} files, {files.bytes / 1e6:.1f} MB", time.monotonic() - start
+    print(f"{args.index}: {size} as they were written, {took:.1f} s")
     return 0
 
 

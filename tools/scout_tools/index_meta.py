@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from scout_protocol.errors import UserError
+from scout_tools.index_files import DataFile
 
-FORMAT_VERSION = 2  # 2: passages are stored as bytes
+FORMAT_VERSION = 3  # 2: passages are stored as bytes; 3: meta.json holds the files' checksums
 META_NAME = "meta.json"
 
 
@@ -38,6 +39,7 @@ class IndexMeta(msgspec.Struct, frozen=True):
     created: str  # UTC, ISO 8601
     fingerprint: str
     data: str  # name of the data folder
+    files: list[DataFile]  # in it
 
 
 class _Version(msgspec.Struct):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,7 +66,7 @@ class Gate:
 
         Raises:
             BackendError: ``circuit_open``, ``rate_limited`` (the upstream wants a longer pause than there is
-                time), or ``saturated`` (our own queue is too long).
+                time), ``saturated`` (our own queue is too long), or ``limits_unavailable``.
         """
         slot = await self._enter(deadline)
         try:
@@ -118,7 +119,11 @@ class Gate:
     async def _pace(self, deadline: float) -> None:
         while True:
             # In a thread: the file lock sleeps where another worker holds it.
-            wait_s = await asyncio.to_thread(self._take)
+            try:
+                wait_s = await asyncio.to_thread(self._take)
+            except (sqlite3.Error, OSError) as error:
+                # A full disk, for one. Without the limits there is no call.
+                raise BackendError("limits_unavailable", str(error)) from error
             if wait_s == 0.0:
                 return
             if _now() + wait_s > deadline:

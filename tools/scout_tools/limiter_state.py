@@ -24,13 +24,14 @@ class _Row:
     open_until: float = 0.0
     opens: float = 0.0  # in a row: every one doubles the time until the next probe
     probing: float = 0.0
+    changed_at: float = 0.0
 
 
-_FORMAT = struct.Struct("<6d")
+_FORMAT = struct.Struct("<7d")
 
 
 class SharedState:
-    """The pause and the circuit breaker, in a file of 48 bytes under a lock.
+    """The pause and the circuit breaker, in a file of 56 bytes under a lock.
 
     The breaker opens after ``failures`` failures in a row over at least ``over_s`` seconds: retries of a few
     bad queries between good ones must not shut out the good ones. While it is open nothing is asked. After
@@ -54,6 +55,8 @@ class SharedState:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._failures, self._over_s = failures, over_s
         self._cooldown_s, self._max_cooldown_s, self._clock = cooldown_s, max_cooldown_s, clock
+        with self._changed():  # a disk that is full or read-only is told now, not at the first pause
+            pass
 
     def close(self) -> None:
         os.close(self._fd)
@@ -111,8 +114,11 @@ class SharedState:
         return left if 0.0 < left <= most else 0.0
 
     def _read(self) -> _Row:
-        raw = os.pread(self._fd, _FORMAT.size, 0)  # 48 bytes of one page: a read sees a whole write
-        return _Row(*_FORMAT.unpack(raw)) if len(raw) == _FORMAT.size else _Row()
+        raw = os.pread(self._fd, _FORMAT.size, 0)  # 56 bytes of one page: a read sees a whole write
+        row = _Row(*_FORMAT.unpack(raw)) if len(raw) == _FORMAT.size else _Row()
+        if row.changed_at > self._clock() + 1.0:  # the clock was set back: what was due is not due then
+            row.pause_until = row.open_until = 0.0
+        return row
 
     @contextmanager
     def _changed(self) -> Iterator[_Row]:
@@ -120,6 +126,7 @@ class SharedState:
         try:
             row = self._read()
             yield row
+            row.changed_at = self._clock()
             os.pwrite(self._fd, _FORMAT.pack(*astuple(row)), 0)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)

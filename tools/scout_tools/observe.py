@@ -140,7 +140,8 @@ class Observer:
             raise WireError(
                 "topk", f"{n} queries of {topk} documents are more than the {MAX_DOCUMENTS} of one request"
             )
-        head = f"retrieve {topk} {request.return_scores} "
+        # A normalised query has no line break, so no action meets one of these keys.
+        head = f"\n{topk} {request.return_scores}\n"
         keys = [head + normalise(query) for query in request.queries]
         known = [self._look_up(key) for key in keys]
         missing = [i for i, part in enumerate(known) if part is None]

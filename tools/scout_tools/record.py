@@ -1,8 +1,9 @@
 """Record what a backend answered, and repeat a run from it, offline and bit for bit.
 
-The record is keyed by the query as the policy wrote it. While recording, what was recorded first stays the
-answer, so that one query has one answer in the whole run. Outages are not recorded: in the replay they are
-misses, and a miss is an error, never a call and never an empty result.
+The record is keyed by the query with its spaces collapsed and ASCII in lower case, as a worker's rendered
+answers are: what is answered from those is in the record too. While recording, what was recorded first stays
+the answer, so that one query has one answer in the whole run. Outages are not recorded: in the replay they
+are misses, and a miss is an error, never a call and never an empty result.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import msgspec
 
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
-from scout_tools.backends.base import Backend, BackendError, Counters, counters_of, facts_of
+from scout_tools.backends.base import Backend, BackendError, Counters, counters_of, facts_of, note
 from scout_tools.cache_store import LmdbStore, StoreError
+from scout_tools.rendered import normalise
 
-FORMAT = 1
+FORMAT = 2  # 2: keyed by the normalised query
 MAX_GB = 64.0  # of address space; the file is as large as what it holds
 
 
@@ -45,7 +47,8 @@ _DECODER, _ENCODER = msgspec.msgpack.Decoder(Recorded), msgspec.msgpack.Encoder(
 
 
 def _key(query: str, topk: int) -> bytes:
-    return hashlib.blake2b(f"{topk}\0{query}".encode(errors="surrogatepass"), digest_size=24).digest()
+    text = f"{topk}\0{normalise(query)}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=24).digest()
 
 
 class RecordingBackend:
@@ -54,6 +57,8 @@ class RecordingBackend:
     Raises:
         UserError: the folder holds a record of another backend.
     """
+
+    keep_s = float("inf")  # a worker keeps only what it was answered, and that is recorded and never changes
 
     def __init__(self, inner: Backend, folder: Path) -> None:
         self._inner = inner
@@ -92,6 +97,8 @@ class RecordingBackend:
                 recorded = _ENCODER.encode(Recorded(query, topk, documents))
                 raw = await self._store.put(key, recorded, once=True)
                 self._counters["recorded"] += 1
+            else:
+                note(cache="record")
         except StoreError as error:
             # An answer that the replay would not have must not enter the run.
             raise BackendError("record_failed", str(error)) from error
@@ -104,6 +111,8 @@ class ReplayBackend:
     Raises:
         UserError: no record there.
     """
+
+    keep_s = float("inf")
 
     def __init__(self, folder: Path) -> None:
         meta = read_record_meta(folder)
@@ -139,6 +148,7 @@ class ReplayBackend:
             self._counters["replay_misses"] += 1
             raise BackendError("replay_miss", f"not in the record: topk {topk}, {query[:200]!r}")
         self._counters["replayed"] += 1
+        note(cache="replay")
         return _DECODER.decode(raw).documents
 
 

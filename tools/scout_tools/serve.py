@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     from scout_tools.supervisor import Supervisor, WorkerError
     from scout_tools.worker import preload, run_worker
 
-    preload(settings)
+    opened = preload(settings)
     sockets = listen(args.host, args.port, args.workers)
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     counters = Counters(args.workers)
 
     def work(slot: int, report: int, life: int) -> int:
-        return run_worker(settings, counters, slot, sockets[slot], report, life)
+        return run_worker(settings, opened, counters, slot, sockets[slot], report, life)
 
     def ready() -> None:
         took = time.monotonic() - start

@@ -65,11 +65,11 @@ class Supervisor:
         self._watch_pid, self._watched = watch_pid, _watch(watch_pid)
         if self._watched is not None:
             self._selector.register(self._watched, selectors.EVENT_READ)
-        self._announced = self._stopping = self._gave_up = False
+        self._announced = self._stopping = self._failed = False
         self._start_by = self._stop_by = float("inf")
 
     def run(self, on_ready: Callable[[], None]) -> int:
-        """Block until stopped; 0 after a signal, 1 if a worker kept dying.
+        """Block until stopped; 0 after a signal, 1 if workers kept dying, or one died with accepted requests.
 
         Raises:
             WorkerError: a worker cannot start; all others are stopped first.
@@ -88,7 +88,7 @@ class Supervisor:
                     on_ready()
         finally:
             self._kill(signal.SIGKILL)
-        return 1 if self._gave_up else 0
+        return 1 if self._failed else 0
 
     def _start(self, index: int) -> None:
         slot = self._slots[index]
@@ -136,6 +136,9 @@ class Supervisor:
         self._reap()
         now = time.monotonic()
         if now >= self._stop_by:
+            text = f"workers that had not ended {self._stop_timeout_s:g} s after the stop were killed"
+            log.say("error", "stop_timeout", text)
+            self._failed = True
             self._kill(signal.SIGKILL)
         if now >= self._start_by and not self._stopping:
             raise WorkerError(
@@ -186,18 +189,25 @@ class Supervisor:
 
     def _reap(self) -> None:
         for slot in self._slots:
-            if not slot.pid or os.waitpid(slot.pid, os.WNOHANG)[0] == 0:
+            if not slot.pid:
+                continue
+            ended, status = os.waitpid(slot.pid, os.WNOHANG)
+            if ended == 0:
                 continue
             pid, slot.pid = slot.pid, 0
             if slot.report >= 0:
                 self._reported(slot)
             if self._stopping:
+                # uvicorn ends by raising the signal that it was stopped with
+                if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM, -signal.SIGINT):
+                    log.say("error", "worker_died", f"worker {pid} died while it stopped", worker_pid=pid)
+                    self._failed = True
                 continue
             lived = time.monotonic() - slot.started
             slot.fast_deaths = slot.fast_deaths + 1 if lived < FAST_S else 0
             if all(s.fast_deaths >= MAX_FAST_DEATHS for s in self._slots):
                 log.say("error", "gave_up", "every worker dies soon after its start: stopping")
-                self._gave_up = True
+                self._failed = True
                 self.stop()
                 return
             delay = min(MAX_DELAY_S, 0.1 * 2**slot.fast_deaths) if slot.fast_deaths > 1 else 0.0

@@ -10,8 +10,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
@@ -24,14 +23,20 @@ from scout_tools.counters import PLACE, Counters
 from scout_tools.drain import GRACE_S, drop_new_connections, has_unread
 from scout_tools.settings import Settings
 
+if TYPE_CHECKING:
+    from scout_tools.index_open import OpenIndex
+
 _DRAINING = PLACE["scout_draining"]
 _TURN_S = 0.02  # between two looks at the connections while draining
 
 
-def make_backend(settings: Settings) -> Backend:
+def make_backend(settings: Settings, opened: OpenIndex | None = None) -> Backend:
     """The backend named in the settings, recorded or replayed where they say so.
 
     ``module:function`` is called with the settings.
+
+    Args:
+        opened: the index of the settings, where it is open already.
 
     Raises:
         UserError: unknown name, or the backend cannot start.
@@ -44,7 +49,7 @@ def make_backend(settings: Settings) -> Backend:
     if settings.backend == "bm25":
         from scout_tools.backends.bm25 import BM25Backend
 
-        backend = BM25Backend(Path(settings.index), settings.threads)
+        backend = BM25Backend(opened or settings.index, settings.threads)
     elif settings.backend == "wikipedia" and settings.wiki is not None:
         from scout_tools.backends.wikipedia import WikipediaBackend
 
@@ -63,16 +68,25 @@ def make_backend(settings: Settings) -> Backend:
     return RecordingBackend(backend, settings.record)
 
 
-def preload(settings: Settings) -> None:
-    """Import what `make_backend` will need: before the fork, so that workers share these pages."""
+def preload(settings: Settings) -> OpenIndex | None:
+    """Import what `make_backend` will need, and open the index: before the fork, so that workers share it.
+
+    Raises:
+        UserError: the index cannot be opened.
+    """
+    indexed = settings.replay is None and settings.backend == "bm25"
+    names = ["scout_tools.backends.bm25"] if indexed else []
     if settings.record is not None or settings.replay is not None:
-        import lmdb
-
-        import scout_tools.record
+        names += ["lmdb", "scout_tools.record"]
     if settings.wiki is not None:
-        import lmdb  # noqa: F401
+        names += ["lmdb", "scout_tools.backends.wikipedia"]
+    for name in names:
+        importlib.import_module(name)
+    if not indexed:
+        return None
+    from scout_tools.index_open import OpenIndex
 
-        import scout_tools.backends.wikipedia  # noqa: F401
+    return OpenIndex(settings.index)
 
 
 class _Server(uvicorn.Server):
@@ -147,11 +161,18 @@ class _LogHandler(logging.Handler):
 
 
 def run_worker(
-    settings: Settings, counters: Counters, worker: int, sock: socket.socket, report: int, life: int
+    settings: Settings,
+    opened: OpenIndex | None,
+    counters: Counters,
+    worker: int,
+    sock: socket.socket,
+    report: int,
+    life: int,
 ) -> int:
     """Serve until told to stop; the body of a forked process.
 
     Args:
+        opened: the index, where the backend needs one.
         counters: of the whole server.
         worker: this worker's place in them.
         report: pipe to the supervisor: ``ready``, or one line that says why this worker cannot start.
@@ -160,7 +181,7 @@ def run_worker(
     # A closed terminal reaches the supervisor too, which stops us in good order.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        app = ToolApp(settings, make_backend(settings), counters, worker)
+        app = ToolApp(settings, make_backend(settings, opened), counters, worker)
     except UserError as error:
         os.write(report, str(error).encode())
         return 2

@@ -28,6 +28,7 @@ ADDED = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
+    "critic.ppo_infer_max_token_len_per_gpu": "verl.workers.config.CriticConfig",
     "critic.fsdp.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "critic.model.override_config": "verl.workers.config.HFModelConfig",
     "ray_kwargs.ray_init": "ray.init",
@@ -238,16 +239,22 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     Raises:
         UserError: unknown overlay or key, or a value of the wrong type.
     """
+    from scout_train.readers import unread
+
     if choice.engine == "verl_tool":
         from scout_train.verl_tool import keys as verl_tool
 
         config, translated = verl_tool.base_config(), verl_tool.translated
     else:
         config, translated = base_config(), _as_it_is
-    named = [
-        (source_file(source), k, _number(v)) for source, keys in overlays(choice) for k, v in keys.items()
+    said = [
+        (source_file(name), key, _number(v)) for name, keys in overlays(choice) for key, v in keys.items()
     ]
-    for source, key, value in [*named, *(("--set", k, v) for k, v in settings or [])]:
+    for source, key, value in said + [("--set", key, value) for key, value in settings or []]:
+        if remedy := unread(choice.engine, key):
+            raise UserError(
+                f"{source}: {key}", value, f"{choice.engine} accepts this key and never reads it: {remedy}"
+            )
         for its_key, its_value in translated(key, value, source):
             apply(config, its_key, its_value, source)
     if choice.engine != "verl_tool":

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from scout_protocol.observation import Document
 
 # Whoever calls `search` may put a dict here first; the backend notes in it how this search was answered:
-# ``cache`` (lru | store | shared | miss), ``upstream_calls``. Tasks copy the context, not the dict.
+# ``cache`` (lru | store | shared | record | replay | miss), ``upstream_calls``. Tasks copy the context, not
+# the dict.
 SEARCH_FACTS: ContextVar[dict[str, Any] | None] = ContextVar("scout_search_facts", default=None)
 
 # Totals by name; see `Observable.counters`.

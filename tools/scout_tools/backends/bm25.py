@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
 from scout_tools import stopwords
-from scout_tools.analyzer import TOKENIZER, TOKENIZER_NAME, is_tantivy_error, make_analyzer
+from scout_tools.analyzer import is_tantivy_error
 from scout_tools.backends.base import BackendError
 from scout_tools.index import Stored
-from scout_tools.index_meta import IndexMeta, read_meta
+from scout_tools.index_files import DamagedError
+from scout_tools.index_open import OpenIndex
 from scout_tools.stopwords import search_terms
 
 MAX_QUERY_TERMS = 256  # a runaway turn is not a query; its first terms are searched
@@ -33,26 +33,23 @@ class BM25Backend:
     """Search one index.
 
     Args:
-        index: folder made by ``scout index build``.
+        index: folder made by ``scout index build``, or one that is open already.
         threads: searches at once in this process.
         stop_words: words that queries do without.
 
     Raises:
-        UserError: no index there, another format version, or files that cannot be opened.
+        UserError: see `OpenIndex`.
     """
 
     name = "bm25"
     keep_s = float("inf")  # an opened index never changes
 
     def __init__(
-        self, index: Path, threads: int = 2, stop_words: Collection[str] = stopwords.STOP_WORDS
+        self, index: Path | OpenIndex, threads: int = 2, stop_words: Collection[str] = stopwords.STOP_WORDS
     ) -> None:
-        self.meta: IndexMeta = read_meta(index)
-        if self.meta.tokenizer != TOKENIZER:
-            rebuild = f"rebuild it: scout index build --index {index} SOURCE"
-            raise UserError("index", index, f"was built with tokenizer {self.meta.tokenizer!r}; {rebuild}")
-        self._analyzer, self._stop_words = make_analyzer(), stop_words
-        self._schema, self._searcher = _open(index, self.meta, self._analyzer)
+        opened = index if isinstance(index, OpenIndex) else OpenIndex(index)
+        self.meta, self._files, self._stop_words = opened.meta, opened.files, stop_words
+        self._analyzer, self._schema, self._searcher = opened.analyzer, opened.schema, opened.searcher
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="bm25")
 
     @property
@@ -67,6 +64,7 @@ class BM25Backend:
     def search_now(self, queries: Sequence[str], topk: int) -> list[list[Document]]:
         """The same, in the calling thread."""
         with _outages():
+            self._files.watch()
             return [self._one(query, topk) for query in queries]
 
     async def ready(self) -> bool:
@@ -84,6 +82,7 @@ class BM25Backend:
         import tantivy
 
         with _outages():
+            self._files.watch()
             hits = self._searcher.search(tantivy.Query.all_query(), limit=1, count=False).hits
             documents = [self._stored(address) for _, address in hits]
         return bool(documents) or self.meta.n_documents == 0
@@ -123,24 +122,6 @@ def _outages() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, (OSError, msgspec.DecodeError)) or is_tantivy_error(error):
+        if isinstance(error, (OSError, msgspec.DecodeError, DamagedError)) or is_tantivy_error(error):
             raise BackendError("index_unreadable", " ".join(str(error).split())) from error
         raise
-
-
-def _open(index: Path, meta: IndexMeta, analyzer: Any) -> tuple[Any, Any]:
-    import tantivy
-
-    try:
-        opened = tantivy.Index.open(str(index / meta.data))
-        opened.register_tokenizer(TOKENIZER_NAME, analyzer)
-        # "manual": tantivy's default starts a thread that polls the folder for changes that never come.
-        opened.config_reader(reload_policy="manual")
-        opened.reload()
-        return opened.schema, opened.searcher()
-    except BaseException as error:
-        if not isinstance(error, OSError) and not is_tantivy_error(error):
-            raise
-        why = " ".join(str(error).split())
-        rebuild = f"rebuild it: scout index build --index {index} SOURCE"
-        raise UserError("index", index, f"cannot be opened ({why}); {rebuild}") from error

@@ -35,6 +35,11 @@ MARGIN_S = 0.25  # the backend gives up this much before the action does, so tha
 READY_S = 15.0  # a success this recent is proof enough
 
 
+def fingerprint(settings: WikiSettings) -> str:
+    """Part of every cache key: what makes the same query's answer another one."""
+    return f"wikipedia:{VERSION}:{settings.host}:{settings.language}:{settings.summary_chars}"
+
+
 class WikipediaBackend:
     """Search one Wikipedia.
 
@@ -46,6 +51,8 @@ class WikipediaBackend:
     """
 
     name = "wikipedia"
+    # Kept answers never expire in the store either; "no results" does, and is never kept rendered.
+    keep_s = 300.0
 
     def __init__(self, settings: WikiSettings, timeout_s: float) -> None:
         self._settings = settings
@@ -65,8 +72,7 @@ class WikipediaBackend:
 
     @property
     def fingerprint(self) -> str:
-        s = self._settings
-        return f"wikipedia:{VERSION}:{s.host}:{s.language}:{s.summary_chars}"
+        return fingerprint(self._settings)
 
     def counters(self) -> dict[str, float]:
         return dict(self._counters)

@@ -28,19 +28,19 @@ class Running:
 
 
 @contextmanager
-def scout(work: Path, *options: object, **environment: str) -> Iterator[Running]:
+def scout(work: Path, *options: object, name: str = "scout", **environment: str) -> Iterator[Running]:
     """`scout serve` on a free port."""
-    ready = work / "scout.ready.json"
+    ready = work / f"{name}.ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "scout_cli.main", "serve", "--port", "0", "--ready-file", str(ready)]
     command += ["--exit-with", str(os.getpid()), *map(str, options)]
     start = time.monotonic()
-    with _process("scout", command, work, environment) as process:
+    with _process(name, command, work, environment) as process:
         while not ready.exists():
-            _still_there(process, "scout", work, start, 60)
+            _still_there(process, name, work, start, 60)
         took = time.monotonic() - start
         facts = json.loads(ready.read_text())
-        yield Running("scout", facts["url"], int(facts["pid"]), took)
+        yield Running(name, facts["url"], int(facts["pid"]), took)
 
 
 @contextmanager

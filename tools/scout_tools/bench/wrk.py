@@ -13,15 +13,16 @@ from scout_tools.bench.processes import cpu_s
 from scout_tools.bench.servers import Running
 
 _UNIT_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}
+QUERY = "government position of Shirley Temple"
 # 1 KB of action, as a policy writes it; always the same query, so that every answer comes from a cache.
 _SCRIPT = r"""
 local think = string.rep("I need to find out who that was. ", 28)
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{"trajectory_ids":["t1"],"actions":["<think>' .. think ..
-  '</think><search>government position of Shirley Temple</search>"],' ..
+  '</think><search>QUERY</search>"],' ..
   '"finish":[false],"is_last_step":[false],"extra_fields":[{}]}'
-"""
+""".replace("QUERY", QUERY)
 
 
 @dataclass(frozen=True)
