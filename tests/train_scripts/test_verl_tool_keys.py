@@ -22,6 +22,11 @@ OVERLAY = "recipes/x.yaml"
         ("algorithm.adv_estimator", "grpo", [("algorithm.adv_estimator", "grpo")]),
         ("reward.reward_manager.name", "x", [("reward_model.reward_manager", "x")]),
         ("reward.custom_reward_function.path", "f.py", [("custom_reward_function.path", "f.py")]),
+        (
+            "critic.optim.clip_grad",
+            "${actor_rollout_ref.actor.optim.clip_grad}",
+            [("critic.grad_clip", "${actor_rollout_ref.actor.grad_clip}")],
+        ),
         ("critic.fsdp.param_offload", True, [("critic.model.fsdp_config.param_offload", True)]),
         ("trainer.v1.trainer_mode", "sync", []),
         ("trainer.v1", {"trainer_mode": "sync"}, []),

@@ -20,6 +20,10 @@ RENAMED = {  # prefix in verl 0.9.1 -> in 0.7.0.dev
     "reward.reward_manager.name": "reward_model.reward_manager",
     "reward.custom_reward_function": "custom_reward_function",
     "critic.fsdp": "critic.model.fsdp_config",
+    "critic.ppo_infer_max_token_len_per_gpu": "critic.ppo_max_token_len_per_gpu",
+    # optim.clip_grad exists there, too, and is read by nothing that runs
+    "actor_rollout_ref.actor.optim.clip_grad": "actor_rollout_ref.actor.grad_clip",
+    "critic.optim.clip_grad": "critic.grad_clip",
 }
 CONSTANT: dict[str, tuple[Any, str]] = {
     "trainer.v1.trainer_mode": ("sync", "sampling and training take turns: placement colocated"),
@@ -99,6 +103,10 @@ def translated(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
     for old, new in RENAMED.items():
         if _under(key, old):
             key = new + key.removeprefix(old)
+            break
+    if isinstance(value, str):  # what a key refers to has another name, too
+        for old, new in RENAMED.items():
+            value = value.replace(f"{{{old}", f"{{{new}")
     if key == "actor_rollout_ref.model.external_lib":
         value = PLUGINS.get(value, value)
     return [(key, value)]
