@@ -1,7 +1,7 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft readiness train-grpo train-drgrpo \
+.PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft readiness train-grpo train-drgrpo \
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
@@ -39,6 +39,9 @@ VERL_TOOL ?= verl-tool
 REWARD_PORT ?= 5001
 ARGS   ?=
 export TORCH_INDEX PYTHON
+ifneq ($(VERL_TOOL),verl-tool)
+export SCOUT_VERL_TOOL := $(abspath $(VERL_TOOL))  # for training and tests, too
+endif
 
 STAMP  := .venv/.scout-stamp
 BIN    := .venv/bin
@@ -52,6 +55,9 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 	@requirements/setup.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
+
+setup-verl-tool: ## make .venv-verl-tool for ENGINE=verl_tool: VERL_TOOL (a checkout), TORCH_INDEX, PYTHON
+	@VERL_TOOL="$(VERL_TOOL)" requirements/setup_verl_tool.sh
 
 quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report
 	@$(FITS)
