@@ -1,7 +1,7 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
+.PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
@@ -50,6 +50,9 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 	@requirements/setup.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
+
+setup-verl-tool: $(STAMP) ## make .venv-verl-tool for ENGINE=verl_tool: VERL_TOOL (a checkout), TORCH_INDEX, PYTHON
+	@VERL_TOOL="$(VERL_TOOL)" requirements/setup_verl_tool.sh
 
 quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report
 	@$(FITS)
