@@ -38,7 +38,7 @@ _OURS = ("scout_train", "scout_agent", "scout_reward")
 ROOTS = {"verl": ("verl", "transfer_queue", *_OURS), "verl_tool": _OURS}
 # What only declares, checks or plans by a key.
 _DECLARES = re.compile(
-    r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers|checks)\.py$"
+    r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers|checks|compose)\.py$"
     r"|/scout_train/(?:preflight|plan)/"
 )
 # Trainers and engines of verl that no overlay chooses: that they read a key helps nobody.
