@@ -70,7 +70,7 @@ class Sources:
 
     @classmethod
     def of(cls, engine: str) -> Sources | None:
-        """The sources of an engine, with those of this project that run in it; None where they are not here."""
+        """The sources of an engine and of what runs in it; None where they are not installed."""
         found = []
         if engine == "verl_tool":
             from scout_train.verl_tool.paths import checkout
