@@ -91,7 +91,7 @@ def capacity(facts: Facts) -> Finding:
     remedy = "more workers (make serve-tools WORKERS=4), an index of your own, or a cache"
     if failed:
         return warn("capacity", f"{said}; {failed} failed", "see the server's log and /metrics")
-    if rate < planned / 10:
+    if rate < planned / 10 and not facts.on_cpu:  # a laptop may just be busy with something else
         return refuse("capacity", said, remedy)
     return warn("capacity", said, remedy) if rate < planned else ok("capacity", said)
 
