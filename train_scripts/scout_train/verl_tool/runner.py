@@ -52,13 +52,11 @@ def main(argv: list[str]) -> int:
 
     from scout_train.errors import UnfilledStepError
     from scout_train.resume import checkpoints, step_of
-    from scout_train.runner import check_prompts, mark
+    from scout_train.runner import mark
 
     config = OmegaConf.load(Path(argv[0]))
     config.actor_rollout_ref.model.path = str(Path(config.scout.run.dir) / MODEL)
     try:
-        check_prompts(config, config.data.train_files)
-        mark("prompts checked")
         found = checkpoints(Path(config.trainer.default_local_dir))
         last_step = step_of(found[-1]) if found else 0
         if last_step < int(config.trainer.total_training_steps):
