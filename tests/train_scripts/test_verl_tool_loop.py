@@ -66,6 +66,7 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         {"turns": [SEARCH, SEARCH, RIGHT], "set": {"scout.episode.max_same_searches": 1}},
         {"turns": [SEARCH], "set": {"scout.episode.turn_timeout_s": 0.1}, "delay_s": 1.0},
         {"turns": [SEARCH, RIGHT], "set": {"scout.episode.trajectory_timeout_s": 0.5}, "delay_s": 0.3},
+        {"turns": [RIGHT], "retokenised": True},
     )
     (
         plain,
@@ -81,12 +82,13 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         repeated,
         slow,
         dead_line,
+        drifted,
     ) = found
 
     stops = [f["trace"]["stop_reason"] for f in found]
     assert stops == [
         *("answer", "answer", "answer", "length", "infra_error", "answer", "max_turns", "eos"),
-        *("answer", "answer", "answer", "turn_timeout", "trajectory_timeout"),
+        *("answer", "answer", "answer", "turn_timeout", "trajectory_timeout", "answer"),
     ]
     assert (plain["reward"], plain["lost"], plain["parts"]["acc"]) == (1.0, "", 1.0)
     for (
@@ -128,6 +130,11 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
     # deadlines: the part that was played is trained with the fallback reward, without a turn it is lost
     assert slow["lost"] == "turn_timeout before the first turn" and slow["tokens"] == 1
     assert dead_line["lost"] == "" and dead_line["trained"] == SEARCH and dead_line["reward"] == 0.0
+
+    # a token that was not sampled is not trained, and is counted
+    assert drifted["lost"] == "DriftError" and drifted["trained"] == ""
+    assert [f["counted"]["scout/retokenisation_drift"] for f in found] == [0] * (len(found) - 1) + [1]
+    assert drifted["counted"]["scout/failed"] == 1 and "scout/reward" not in drifted["counted"]
 
 
 def test_the_model_is_the_same_function_in_both_environments(probe: Any, model_dir: Path) -> None:

@@ -322,7 +322,7 @@ class ScoutVerlToolLoop(VerlToolAgentLoop):  # type: ignore[misc]
             mask = [0] * len(output.prompt_ids) + list(output.response_mask)
             if n_wrong := drift(sequence, mask, self.recorder.sampled):
                 trace.extra["drifted_tokens"] = n_wrong
-                lost = "DriftError"
+                lost = lost_why(trace)
         # verl stacks the parts of a batch by the first row's keys: a lost row has them too, all of a
         # trajectory that said nothing; it never reaches a batch.
         empty = score(
