@@ -24,13 +24,14 @@ def probe(model_dir: Path, tool_server: Any, tmp_path: Path) -> Any:
     from omegaconf import OmegaConf
 
     from scout_train.compose import Choice, compose
-    from scout_train.verl_tool import keys, paths, start
+    from scout_train.verl_tool import paths, start
+    from scout_train.verl_tool.settle import settle
 
     config = compose(Choice("grpo", engine="verl_tool"))
     config.scout.tools.url = tool_server.url
     config.actor_rollout_ref.model.path = str(model_dir)
     config.scout.run.dir, config.scout.run.stage, config.scout.run.model = str(tmp_path), "s", "m"
-    keys.settle(config)
+    settle(config)
     OmegaConf.save(config, tmp_path / "config.yaml", resolve=True)
     start.model_for_transformers_4(model_dir, tmp_path / "model")
     here = Path(__file__).with_name("verl_tool_probe.py")
