@@ -111,7 +111,7 @@ def train(config: Any, temp_dir: str) -> None:
 
 
 def unfilled(error: UnfilledStepError) -> int:
-    """Say why a step was not filled. Returns the exit code: a dead rollout worker is no outage of the tool."""
+    """Say why a step was not filled. Returns the exit code: a dead worker is no outage of the tool."""
     died = VITAL.dead()
     print(f"[scout] error: {died or error}", file=sys.stderr, flush=True)
     return DIED if died else 3
