@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,18 @@ def probe(model_dir: Path, tool_server: Any, tmp_path: Path) -> Any:
     return run
 
 
-def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
+@pytest.fixture
+def guarded(tool_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Another tool server, which asks for a token."""
+    server = type(tool_server)()
+    server.token = "a-made-up-token"
+    monkeypatch.setenv("MY_TOKEN", server.token)
+    yield server
+    server.close()
+
+
+def test_whole_trajectories(probe: Any, guarded: Any) -> None:
+    closed = {"scout.tools.url": guarded.url}
     masked = {"scout.reward.overlong_mask": True}
     dead = {"scout.tools.url": "http://127.0.0.1:9"}
     found = probe(
@@ -68,6 +80,8 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         {"turns": [SEARCH], "set": {"scout.episode.turn_timeout_s": 0.1}, "delay_s": 1.0},
         {"turns": [SEARCH, RIGHT], "set": {"scout.episode.trajectory_timeout_s": 0.5}, "delay_s": 0.3},
         {"turns": [RIGHT], "retokenised": True},
+        {"turns": [SEARCH], "set": closed},
+        {"turns": [SEARCH, RIGHT], "set": closed | {"scout.tools.token_env": "MY_TOKEN"}},
     )
     (
         plain,
@@ -84,12 +98,15 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         slow,
         dead_line,
         drifted,
+        no_token,
+        token,
     ) = found
 
     stops = [f["trace"]["stop_reason"] for f in found]
     assert stops == [
         *("answer", "answer", "answer", "length", "infra_error", "answer", "max_turns", "eos"),
         *("answer", "answer", "answer", "turn_timeout", "trajectory_timeout", "answer"),
+        *("infra_error", "answer"),
     ]
     assert (plain["reward"], plain["lost"], plain["parts"]["acc"]) == (1.0, "", 1.0)
     for (
@@ -134,8 +151,13 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
 
     # a token that was not sampled is not trained, and is counted
     assert drifted["lost"] == "DriftError" and drifted["trained"] == ""
-    assert [f["counted"]["scout/retokenisation_drift"] for f in found] == [0] * (len(found) - 1) + [1]
+    assert [f["counted"]["scout/retokenisation_drift"] for f in found if f is not drifted] == [0] * 15
+    assert drifted["counted"]["scout/retokenisation_drift"] == 1
     assert drifted["counted"]["scout/failed"] == 1 and "scout/reward" not in drifted["counted"]
+
+    # a server that asks for a token gets it
+    assert no_token["lost"] == "http_401"
+    assert token["reward"] == 1.0 and "capital of Peru is Lima" in token["given"]
 
 
 def test_the_model_is_the_same_function_in_both_environments(probe: Any, model_dir: Path) -> None:

@@ -29,6 +29,7 @@ from verl_tool.agent_loop.verltool_agent_loop import VerlToolAgentLoop
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings
 from scout_agent.policy import Finish
+from scout_agent.tool_access import token_from_env
 from scout_agent.transformers_policy import observation_token_ids
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
@@ -67,7 +68,9 @@ class Surroundings:
         self.dialect = get_dialect(self.episode.dialect)
         self.reward = reward_settings(self.settings.reward)
         tools = self.settings.tools
-        self.connection = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.connection = HttpTools(
+            tools.url, tools.timeout_s, tools.max_connections, token_from_env(tools.token_env)
+        )
         self.tools = PatientTools(self.connection, tools.outage_patience_s)
         self._opening = asyncio.Lock()
         self._open = False
