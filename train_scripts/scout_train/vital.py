@@ -25,11 +25,11 @@ DAEMONS = ("raylet", "gcs_server")
 def _vital_name(process: psutil.Process) -> str:
     """How a person knows the process; empty for one that is not looked after."""
     with contextlib.suppress(psutil.Error, IndexError):
-        if process.name() in DAEMONS:
-            return process.name()
-        title = process.cmdline()[0]
+        name, title = str(process.name()), str(process.cmdline()[0])
+        if name in DAEMONS:
+            return name
         if title.startswith("ray::"):
-            return next((name for name in ACTORS if name in title), "")
+            return next((actor for actor in ACTORS if actor in title), "")
     return ""
 
 
