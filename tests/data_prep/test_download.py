@@ -60,6 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
+        if self.path.startswith("/api/"):  # the hub's client asks for more than files
+            self.send_error(404)
+            return
         wanted = self.headers.get("Range")
         self.server.ranges.append(wanted)
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
