@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 
@@ -83,18 +84,20 @@ def make_files(out: Path, seed: int, prompt: str, counts: dict[str, tuple[int, i
             )
             for index, question in enumerate(questions)
         ]
+    corpus, written = out / "corpus.jsonl", {"corpus": 0}
+    temporary = corpus.with_suffix(".tmp")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        corpus = out / "corpus.jsonl"
-        temporary = corpus.with_suffix(".tmp")
-        written = {"corpus": 0}
         with temporary.open("w", encoding="utf-8") as file:
             for document in world.documents():
                 file.write(json.dumps(document, ensure_ascii=False) + "\n")
                 written["corpus"] += 1
         temporary.replace(corpus)
     except OSError as error:
-        raise UserError("--out", out, f"cannot be written: {error.strerror}") from error
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        remedy = "free some disk space, or choose another folder"
+        raise UserError("--out", out, f"cannot be written: {error.strerror}: {remedy}") from error
     for name, part in rows.items():
         path = out / f"{name}.parquet"
         write_rows(path, part)

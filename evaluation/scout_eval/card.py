@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from scout_agent.tool_access import token_from_env
 from scout_eval.ceiling import Ceiling, ReachGroup, measure, read_ceiling, write_ceiling
 from scout_eval.metrics import Metrics, by_question, check_infra, summarise
 from scout_eval.outcomes import Outcome, outcome
@@ -57,13 +59,14 @@ class Card(msgspec.Struct):
     wall_s: float
 
 
-def load_card(folder: Path, tools: str | None = None, rows: Path | None = None) -> Card:
+def load_card(folder: Path, tools: str | None = None, rows: Path | None = None, token_env: str = "") -> Card:
     """The card of a finished evaluation.
 
     Args:
         folder: of the evaluation; controls are looked for beside it, as ``FOLDER.blank`` and so on.
         tools: a tool server; with it the retrieval ceiling is measured and stored.
         rows: the rows' file, where it is no longer where the evaluation read it.
+        token_env: variable with the tool server's bearer token.
 
     Raises:
         UserError: not finished, damaged, more than 2 % outages, or another set of rows.
@@ -86,7 +89,7 @@ def load_card(folder: Path, tools: str | None = None, rows: Path | None = None) 
         )
     if summary.commit and summary.commit.endswith("+changes"):
         warnings.append("The evaluation ran from a checkout with uncommitted changes.")
-    ceiling = _ceiling(folder, summary, tools, rows, warnings)
+    ceiling = _ceiling(folder, summary, tools, rows, warnings, token_env)
     facts = fingerprint(summary)
     return Card(
         title=folder.name,
@@ -125,6 +128,7 @@ def fingerprint(summary: Summary) -> dict[str, str]:
         "top-k": str(where.get("topk", unknown)),
         "observation style": str(where.get("style", unknown)),
         "budget": budget,
+        "reward": reward_text(who.reward),
         "control": who.control,
         "seed": str(who.seed),
         "temperature": f"{who.temperature:g}",
@@ -133,6 +137,12 @@ def fingerprint(summary: Summary) -> dict[str, str]:
         "commit": summary.commit or "unknown",
         "versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),
     }
+
+
+def reward_text(settings: dict[str, Any]) -> str:
+    """The reward's settings in one line, e.g. ``defaults, but step_penalty 0.02``."""
+    changed = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return f"defaults, but {changed}" if changed else "defaults (wrong 0.1, right 1.0, no shaping)"
 
 
 def fingerprint_id(facts: dict[str, str]) -> str:
@@ -174,12 +184,14 @@ def _controls(
 
 
 def _ceiling(
-    folder: Path, summary: Summary, tools: str | None, rows: Path | None, warnings: list[str]
+    folder: Path, summary: Summary, tools: str | None, rows: Path | None, warnings: list[str], token_env: str
 ) -> Ceiling | None:
     found = read_ceiling(folder)
     if tools:
         path = rows or Path(summary.rows)
-        found = measure(path, tools, limit=summary.n_rows, seed=summary.identity.seed)
+        found = measure(
+            path, tools, limit=summary.n_rows, seed=summary.identity.seed, token=token_from_env(token_env)
+        )
         if found.rows_sha256 != summary.identity.rows_sha256:
             raise UserError("rows", path, "is not the file that was evaluated: name it with --rows")
         write_ceiling(folder, found)

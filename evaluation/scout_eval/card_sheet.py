@@ -253,5 +253,5 @@ def published_blocks(metrics: Metrics, model: str) -> list[Block]:
         "21 million passages) with E5, top 3: unless ours does too, they give the scale and no ranking.",
         rule_after=1,
     )
-    sources = [(p.method, f"{p.source}; {p.note}" if p.note else p.source) for p in PUBLISHED]
+    sources = [(p.method, "; ".join(filter(None, (p.source, p.read, p.note)))) for p in PUBLISHED]
     return [table, Facts("Sources of the published numbers", sources)]

@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from scout_agent.tool_access import check_token
 from scout_eval.outcomes import FACETS, YES_NO, mentions
 from scout_eval.provenance import file_sha256
 from scout_eval.run import load_rows
@@ -81,6 +82,7 @@ def measure(
     limit: int | None = None,
     seed: int = 0,
     console: Console | None = None,
+    token: str = "",
 ) -> Ceiling:
     """Ask the server for every question.
 
@@ -90,11 +92,13 @@ def measure(
         topk: passages per search; by default as many as the server gives to a policy.
         limit: only the first rows.
         seed: of the intervals.
+        token: bearer token, where the server asks for one.
 
     Raises:
         UserError: unreadable rows, or a server that is not there or has no /retrieve.
     """
     tools_alive(url)
+    check_token(url, token)
     facts = server_facts(url)
     topk = topk or int(facts.get("topk", DEFAULT_TOPK))
     rows = load_rows(rows_path)[:limit]
@@ -104,7 +108,8 @@ def measure(
     with Progress(console=console or Console(stderr=True), transient=True) as progress:
         task = progress.add_task("retrieval ceiling", total=len(jobs))
         for part in _chunks(jobs, BATCH):
-            for (i, _), documents in zip(part, retrieve(url, [q for _, q in part], topk), strict=True):
+            answers = retrieve(url, [q for _, q in part], topk, token=token)
+            for (i, _), documents in zip(part, answers, strict=True):
                 found[i].append(documents)
             progress.advance(task, len(part))
     reach = {

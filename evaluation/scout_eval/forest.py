@@ -39,4 +39,4 @@ def forest(title: str, lines: Sequence[Line]) -> str:
         parts.append(element("circle", f"dot {item.css}", tip, cx=x_of(v.mean), cy=y, r=4.5))
         parts.append(label(WIDTH - RIGHT + 12, y + 4, f"{v.mean:.3f}", "start", "name"))
     box = f"0 0 {WIDTH:g} {height:g}"
-    return element("svg", "chart", "".join(parts), viewBox=box, role="img", aria_label=title)
+    return element("svg", "chart forest", "".join(parts), viewBox=box, role="img", aria_label=title)

@@ -57,7 +57,7 @@ def outcome(trace: Trace) -> Outcome:
     missing = [key for key in ("em", "f1", "format", "total") if key not in trace.score]
     if missing and not infra:
         raise UserError(f"trace {trace.trace_id}: score.{missing[0]}", "missing", "score the trace first")
-    parts: dict[str, Any] = trace.score
+    parts: dict[str, Any] = trace.score | trace.extra.get("paper", {})
     facets = {"data_source": trace.data_source}
     facets |= {key: str(value) for key, value in trace.extra.get("row", {}).items() if key in FACETS}
     known = [turn["answerable"] for turn in trace.extra.get("turns", []) if "answerable" in turn]

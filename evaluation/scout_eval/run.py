@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -17,6 +19,7 @@ from scout_agent.controls import CONTROLS, BlankTools, ShuffledTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episodes
 from scout_agent.policy import Policy
 from scout_agent.random_control import RandomTools
+from scout_agent.tool_access import check_token, token_from_env
 from scout_data.rows import read_rows
 from scout_eval.lockstep import Lockstep
 from scout_eval.metrics import MAX_INFRA_SHARE, check_infra, summarise
@@ -27,11 +30,14 @@ from scout_eval.provenance import commit, file_sha256, versions
 from scout_eval.server import DEFAULT_TOPK, random_pool, server_facts, style_of, tools_alive
 from scout_eval.summary import SUMMARY, TRACES, Identity, Summary, check_identity, write_json
 from scout_eval.trace_log import TraceLog, question_key, read_traces, sample_key, trace_key
+from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
 from scout_protocol.observation import Document
 from scout_protocol.prompt import recognise
 from scout_protocol.records import RLRow, StopReason, Trace
+from scout_reward import gate
 from scout_reward.score import score_trace
+from scout_reward.settings import DEFAULTS, RewardSettings
 
 
 def default_settings() -> EpisodeSettings:
@@ -50,6 +56,7 @@ class EvalConfig:
     policy: str
     tools: str
     out: Path
+    tools_token_env: str = ""  # variable with the tool server's bearer token
     stage: str = "eval"
     control: str = "none"
     limit: int | None = None
@@ -59,8 +66,22 @@ class EvalConfig:
     tool_timeout_s: float = 30.0
     settings: EpisodeSettings = field(default_factory=default_settings)
     options: PolicyOptions = field(default_factory=PolicyOptions)
+    reward: RewardSettings = DEFAULTS
+    step: int | None = None  # of training; read by a format score that decays
 
     def __post_init__(self) -> None:
+        if self.reward.format_schedule != "constant" and self.step is None:
+            raise UserError(
+                "format_schedule",
+                self.reward.format_schedule,
+                "give the policy's training step with --step",
+            )
+        if self.step is not None and self.step < 0:
+            raise UserError("step", self.step, "must be at least 0")
+        if self.reward.overlong_penalty and check_spec(self.policy)[0] != "hf":
+            raise UserError(
+                "overlong_penalty", self.reward.overlong_penalty, "counts tokens: only an hf: policy has them"
+            )
         if self.control not in CONTROLS:
             raise UserError("control", self.control, f"choose one of {', '.join(CONTROLS)}")
         for name in ("limit", "samples", "concurrency"):
@@ -97,7 +118,10 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
     """
     start, cpu_start = time.perf_counter(), time.process_time()
     kind, _ = check_spec(config.policy)
+    gate.check(config.reward, [get_dialect(config.settings.dialect)], config.settings.max_turns - 1)
     tools_alive(config.tools)
+    token = token_from_env(config.tools_token_env)
+    check_token(config.tools, token)
     every_row = load_rows(config.rows)
     rows = every_row[: config.limit]
     jobs = [Job(row, sample) for sample in range(config.samples) for row in rows]
@@ -114,6 +138,7 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
         batch_size=wave,
         samples=config.samples,
         retriever=server_facts(config.tools),
+        reward=reward_facts(config),
     )
     try:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -127,7 +152,7 @@ def run_eval(config: EvalConfig, console: Console | None = None) -> Summary:
         n_done = sum(job.key in log.done for job in jobs)
         if n_done < len(jobs):
             console = console or Console(stderr=True)
-            asyncio.run(_play(config, every_row, jobs, identity, log, console))
+            asyncio.run(_play(config, every_row, jobs, identity, log, console, token))
     wanted = {job.key for job in jobs}
     outcomes, model = [], config.policy
     for trace in read_traces(config.out / TRACES):
@@ -159,6 +184,7 @@ async def _play(
     identity: Identity,
     log: TraceLog,
     console: Console,
+    token: str,
 ) -> None:
     title = config.stage if config.control == "none" else f"{config.stage}.{config.control}"
     todo = [job for job in jobs if job.key not in log.done]
@@ -166,31 +192,32 @@ async def _play(
     pool: list[Document] = []
     if config.control == "random":
         questions = [row.question for row in every_row]
-        pool = await asyncio.to_thread(random_pool, config.tools, questions, config.seed)
+        pool = await asyncio.to_thread(random_pool, config.tools, questions, config.seed, token)
     async with (
-        HttpTools(config.tools, config.tool_timeout_s) as http,
+        HttpTools(config.tools, config.tool_timeout_s, token=token) as http,
         open_policy(config.policy, config.settings.dialect, config.seed, config.options) as policy,
     ):
         tools = controlled(http, config, every_row, identity, pool)
-        labels = TraceLabels(policy.name, config.stage, prompt_sha256=identity.prompt_sha256)
+        labels = TraceLabels(policy.name, config.stage, config.step or 0, identity.prompt_sha256)
         with EvalProgress(console, f"eval {title}", len(jobs), len(jobs) - len(todo)) as progress:
             if identity.batch_size is None:
                 played = _free(todo, policy, tools, config, labels)
             else:
                 played = _waves(jobs, log.done, identity.batch_size, policy, tools, config, labels)
-            async for job, trace in played:
-                finish_trace(trace, job.row, config.control, job.sample)
-                log.append(trace)
-                progress.step(trace)
-                n_infra += trace.stop_reason is StopReason.INFRA_ERROR
-                if n_infra > MAX_INFRA_SHARE * len(jobs):  # this run can no longer pass
-                    await played.aclose()  # type: ignore[attr-defined]
-                    check_infra(n_infra, len(jobs))
+            # Closed here, also when the disk is full: the event loop's own clean-up would print a traceback.
+            async with aclosing(played):
+                async for job, trace in played:
+                    finish_trace(trace, job.row, config.control, job.sample, config.reward)
+                    log.append(trace)
+                    progress.step(trace)
+                    n_infra += trace.stop_reason is StopReason.INFRA_ERROR
+                    if n_infra > MAX_INFRA_SHARE * len(jobs):  # this run can no longer pass
+                        check_infra(n_infra, len(jobs))
 
 
 async def _free(
     todo: Sequence[Job], policy: Policy, tools: Tools, config: EvalConfig, labels: TraceLabels
-) -> AsyncIterator[tuple[Job, Trace]]:
+) -> AsyncGenerator[tuple[Job, Trace], None]:
     """Every job as slots free up: for policies whose answers do not depend on each other."""
     played = run_episodes(
         (job.row for job in todo), policy, tools, config.settings, labels, config.concurrency
@@ -210,7 +237,7 @@ async def _waves(
     tools: Tools,
     config: EvalConfig,
     labels: TraceLabels,
-) -> AsyncIterator[tuple[Job, Trace]]:
+) -> AsyncGenerator[tuple[Job, Trace], None]:
     """Wave after wave in lockstep. A wave of which something is missing is played whole.
 
     So a run that was killed has the same batches as one that was not; what it had already is not kept twice.
@@ -231,10 +258,25 @@ async def _waves(
             await played.aclose()  # type: ignore[attr-defined]
 
 
-def finish_trace(trace: Trace, row: RLRow, control: str, sample: int = 0) -> None:
-    """Score a trace in place and note what its question is like; an outage gets no score."""
-    parts = score_trace(trace)
+def reward_facts(config: EvalConfig) -> dict[str, Any]:
+    """The reward's settings that are not the defaults, and the step where one of them reads it."""
+    found = config.reward.changed()
+    return found | ({"step": config.step} if config.reward.format_schedule != "constant" else {})
+
+
+def finish_trace(
+    trace: Trace, row: RLRow, control: str, sample: int = 0, reward: RewardSettings = DEFAULTS
+) -> None:
+    """Score a trace in place and note what its question is like; an outage gets no score.
+
+    EM and F1 follow the papers' rule whatever the reward is told: under another normaliser they stand in
+    ``extra["paper"]``, and ``score`` keeps the parts of the reward.
+    """
+    parts = score_trace(trace, reward)
     trace.score = parts.as_dict() if parts is not None else {}
+    if parts is not None and reward.normaliser != DEFAULTS.normaliser:
+        plain = score_trace(trace, DEFAULTS)
+        trace.extra["paper"] = {"em": plain.em, "f1": plain.f1} if plain is not None else {}
     trace.extra["row"] = {key: row.extra_info[key] for key in FACETS if key in row.extra_info}
     if control != "none":
         trace.extra["control"] = control

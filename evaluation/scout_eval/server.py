@@ -54,15 +54,18 @@ def server_facts(url: str, timeout_s: float = 10.0) -> dict[str, Any]:
     return {key: found[key] for key in FACTS if key in found} if isinstance(found, dict) else {}
 
 
-def retrieve(url: str, queries: Sequence[str], topk: int, timeout_s: float = 60.0) -> list[list[Document]]:
+def retrieve(
+    url: str, queries: Sequence[str], topk: int, timeout_s: float = 60.0, token: str = ""
+) -> list[list[Document]]:
     """The passages for each query, as POST /retrieve gives them.
 
     Raises:
         UserError: the server has no such route, is not there, or its backend failed.
     """
     body = encode(RetrieveRequest(list(queries), topk, return_scores=False))
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(  # noqa: S310  the scheme was checked by HttpTools
-        f"{url.rstrip('/')}/retrieve", body, {"Content-Type": "application/json"}
+        f"{url.rstrip('/')}/retrieve", body, headers
     )
     try:
         with _OPENER.open(request, timeout=timeout_s) as response:
@@ -88,7 +91,7 @@ def _document(item: dict[str, Any]) -> Document:
     return Document(str(inner.get("id", "")), title.strip().strip('"'), text)
 
 
-def random_pool(url: str, questions: Sequence[str], seed: int) -> list[Document]:
+def random_pool(url: str, questions: Sequence[str], seed: int, token: str = "") -> list[Document]:
     """Passages for the control "random": what single words of the questions happen to find.
 
     Raises:
@@ -96,7 +99,7 @@ def random_pool(url: str, questions: Sequence[str], seed: int) -> list[Document]
     """
     words = sorted({word.lower() for question in questions for word in _WORD.findall(question)})
     drawn = random.Random(f"pool\0{seed}").sample(words, min(POOL_QUERIES, len(words)))
-    found = retrieve(url, drawn, POOL_TOPK) if drawn else []
+    found = retrieve(url, drawn, POOL_TOPK, token=token) if drawn else []
     unique = {(d.title, d.text): d for documents in found for d in documents}
     return [unique[key] for key in sorted(unique)]
 

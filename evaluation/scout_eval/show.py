@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from scout_eval.card import reward_text
 from scout_eval.metrics import Estimate, Group
 from scout_eval.summary import SUMMARY, Summary, read_summary
 from scout_protocol.errors import UserError
@@ -58,6 +59,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     slow = sum(
         metrics.stop_reasons.get(s.value, 0) for s in (StopReason.TURN_TIMEOUT, StopReason.TRAJECTORY_TIMEOUT)
     )
+    if identity.reward:
+        console.print(f"  reward: {escape(reward_text(identity.reward))}", soft_wrap=True)
     if slow:
         warning = f"{slow} trajectories ran into a time limit and count as wrong; raise --turn-timeout-s"
         console.print(f"  [yellow]{warning}[/]", soft_wrap=True)

@@ -28,6 +28,7 @@ class Identity(msgspec.Struct, frozen=True):
     batch_size: int | None = None  # of a local model: in its last bits a result depends on it
     samples: int = 1
     retriever: dict[str, Any] = {}  # what the tool server says about itself
+    reward: dict[str, Any] = {}  # settings of the reward that are not the defaults
 
 
 class Summary(msgspec.Struct):
@@ -77,7 +78,8 @@ def read_summary(folder: Path) -> Summary:
 def _flat(identity: Identity) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.structs.asdict(identity)
     facts |= facts.pop("settings")
-    facts |= {f"retriever {name}": value for name, value in facts.pop("retriever").items()}
+    for part in ("retriever", "reward"):
+        facts |= {f"{part} {name}": value for name, value in facts.pop(part).items()}
     return facts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -68,7 +69,7 @@ class TraceLog:
 
     def __init__(self, path: Path) -> None:
         self.path, self.done = path, set[str]()
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._lock: BinaryIO | None = None
 
     def __enter__(self) -> TraceLog:
@@ -82,7 +83,8 @@ class TraceLog:
             ) from error
         try:
             self._repair()
-            self._file = self.path.open("ab")
+            # No buffer: after a full disk there is nothing left over that closing would have to write.
+            self._file = self.path.open("ab", buffering=0)
         except BaseException:
             self._lock.close()
             raise
@@ -92,7 +94,6 @@ class TraceLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
         if self._lock is not None:
@@ -102,9 +103,10 @@ class TraceLog:
         """Write one trace; it survives a kill of this process from here on."""
         if self._file is None:
             raise RuntimeError("TraceLog is not open")
+        left = memoryview(_ENCODER.encode(trace) + b"\n")
         try:
-            self._file.write(_ENCODER.encode(trace) + b"\n")
-            self._file.flush()
+            while left:  # a disk that is nearly full takes a part of it
+                left = left[self._file.write(left) :]
         except OSError as error:
             remedy = f"{error.strerror}: make room and run the same command again, it goes on from here"
             raise UserError("traces", self.path, remedy) from error

@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     explain.add_arguments(subparsers["explain"])
     serve.add_arguments(subparsers["serve"])
+    subparsers["gate"].add_argument(
+        "--max-searches", type=int, default=1, help="of the run's budget (default %(default)s)"
+    )
     add = subparsers["bench"].add_argument
     add("--n", type=int, default=100_000, help="trajectories (default %(default)s)")
     add("--kb", type=float, default=4.0, help="kB of text in each (default %(default)s)")
@@ -59,7 +62,7 @@ def main(argv: list[str]) -> int:
     if args.command == "serve":
         return serve.serve(args, settings)
     if args.command == "gate":
-        return _gate(settings)
+        return _gate(settings, args.max_searches)
     if args.command == "bench":
         return _bench(args, settings)
     from scout_reward.shaping import announce
@@ -68,10 +71,10 @@ def main(argv: list[str]) -> int:
     return explain.explain(args, settings)
 
 
-def _gate(settings: RewardSettings) -> int:
+def _gate(settings: RewardSettings, max_searches: int) -> int:
     from scout_reward import gate
 
-    passed = gate.check(settings)
+    passed = gate.check(settings, max_searches=max_searches)
     print("\n".join(passed) + "\ngate: passed")
     return 0
 

@@ -15,10 +15,15 @@ from scout_reward.normalise import Normaliser, normalise
 
 # Separators that no name of one entity needs: line breaks, semicolons, bars, bullets, "or".
 _ALTERNATIVES = re.compile(
-    r"\s*(?:[\n\r;|•·；、]|\bor\b|\band/or\b|\beither\b|\s/\s|(?<!\d)/(?!\d))\s*", re.IGNORECASE
+    r"\s*(?:[\n\r;|•·；、]|\b(?:or|and/or|either|maybe|perhaps|possibly|alternatively)\b"
+    r"|\s/\s|(?<!\d)/(?!\d))\s*",
+    re.IGNORECASE,
 )
-# Separators that names and dates do need ("Washington, D.C.", "Simon & Garfunkel", "May 5, 2017").
-_LISTING = re.compile(r"\s*(?:,(?!\d{3}\b)|\band\b|&)\s*", re.IGNORECASE)
+# Separators that names and dates do need ("Washington, D.C.", "Simon & Garfunkel", "Alien: Covenant").
+_LISTING = re.compile(
+    r"\s*(?:,(?!\d{3}\b)|\band\b|&|[()\[\]]|:(?!\d)|\s[-–—]+\s|[!?](?=\s)|(?<=\w{4})\.(?=\s))\s*",
+    re.IGNORECASE,
+)
 _MANY = 3
 
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from scout_protocol.dialect import DIALECTS, Dialect
 from scout_protocol.errors import UserError
-from scout_reward.hacks import GOLDEN, honest, known_hacks
+from scout_reward.hacks import GOLDEN, giving_up, honest, known_hacks
 from scout_reward.normalise import get_normaliser
 from scout_reward.reading import Reading, read_spans
 from scout_reward.score import score
@@ -20,13 +20,16 @@ MAX_UNWINNABLE_SHARE = 0.01
 
 
 def check(
-    settings: RewardSettings = DEFAULTS, dialects: Iterable[Dialect] = tuple(DIALECTS.values())
+    settings: RewardSettings = DEFAULTS,
+    dialects: Iterable[Dialect] = tuple(DIALECTS.values()),
+    max_searches: int = 1,
 ) -> list[str]:
     """Score gold and the known hacks under these settings; say once what the shaping terms risk.
 
     The tiers are checked without shaping, to the last digit: an honest right answer is worth 1.0, and each
     hack what it should be. With shaping, and at the first and the last step of a schedule, the honest
-    trajectory must still be worth more than every hack.
+    trajectory must still be worth more than every hack; and a right answer that took ``max_searches``, the
+    most that the budget of the run allows, more than a wrong guess without any.
 
     Returns:
         One line per check that passed.
@@ -40,6 +43,7 @@ def check(
         for step in sorted({0, settings.format_steps}):
             passed += _check_tiers(settings.unshaped(), dialect, step)
             _check_order(settings, dialect, step)
+            _check_patience(settings, dialect, step, max_searches)
     return list(dict.fromkeys(passed))
 
 
@@ -109,3 +113,16 @@ def _check_order(settings: RewardSettings, dialect: Dialect, step: int) -> None:
                 f"{hack.name} scores {found:.3f}, an honest right answer {best:.3f}",
                 "lower the penalties: they are worth more than being right",
             )
+
+
+def _check_patience(settings: RewardSettings, dialect: Dialect, step: int, max_searches: int) -> None:
+    """Where a right answer after every search is worth no more than a wrong one at once, giving up wins."""
+    spans = honest(dialect, max(1, max_searches))
+    right = score(read_spans(spans), GOLDEN, dialect, settings, step).total
+    wrong = score(read_spans(giving_up(dialect)), GOLDEN, dialect, settings, step).total
+    if right <= wrong:
+        raise UserError(
+            "reward gate",
+            f"a right answer after {max_searches} searches scores {right:.3f}, a wrong guess {wrong:.3f}",
+            "lower the penalties, or the number of turns",
+        )

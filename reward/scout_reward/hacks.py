@@ -32,8 +32,11 @@ def prompt_with_example() -> Span:
     return Span(Author.PROMPT, load_prompt("search_r1").build(QUESTION)[0]["content"])
 
 
-def honest(dialect: Dialect) -> list[Span]:
-    """One search, one observation that holds the answer, one answer: what every hack is compared with."""
+def honest(dialect: Dialect, n_searches: int = 1) -> list[Span]:
+    """Searches, observations that hold the answer, one answer: what every hack is compared with.
+
+    The searches after the first have no word in common; they cost a token each.
+    """
     page = render([Document("1", "China", "The capital of China is Beijing.")], dialect)
     return [
         prompt_with_example(),
@@ -43,8 +46,21 @@ def honest(dialect: Dialect) -> list[Span]:
             [1] * 8,
         ),
         Span(Author.TOOL, page, [2] * 8),
+        *(
+            Span(author, text, [1])
+            for i in range(1, n_searches)
+            for author, text in (
+                (Author.POLICY, _in(dialect.search, f"who{i} where{i} when{i}")),
+                (Author.TOOL, page),
+            )
+        ),
         Span(Author.POLICY, _in(dialect.think, "Found.") + _in(dialect.answer, "Beijing"), [1] * 8),
     ]
+
+
+def giving_up(dialect: Dialect) -> list[Span]:
+    """A guess without any search, and wrong: what a right answer must be worth more than, however dear."""
+    return [prompt_with_example(), Span(Author.POLICY, _in(dialect.answer, "Shanghai"), [1] * 4)]
 
 
 def _in(tag: Tag, text: str) -> str:

@@ -95,6 +95,10 @@ class RewardSettings:
             done = (1.0 - math.cos(math.pi * done)) / 2.0
         return self.format_score + (self.format_end - self.format_score) * done
 
+    def changed(self) -> dict[str, Any]:
+        """What differs from the defaults, by name."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+
     def unshaped(self) -> RewardSettings:
         """The same tiers without any shaping term."""
         return replace(self, **dict.fromkeys(PENALTIES, 0.0))  # type: ignore[arg-type]
@@ -110,8 +114,8 @@ PENALTIES = (
 )
 
 
-def parse_settings(assignments: Iterable[str]) -> RewardSettings:
-    """Settings from ``name=value`` texts, over the defaults.
+def parse_settings(assignments: Iterable[str], base: RewardSettings | None = None) -> RewardSettings:
+    """Settings from ``name=value`` texts, over those of ``base``, or the defaults.
 
     Raises:
         UserError: an unknown name, or a value of the wrong type or out of range.
@@ -126,7 +130,7 @@ def parse_settings(assignments: Iterable[str]) -> RewardSettings:
             found[name] = types[name](value)
         except ValueError as error:
             raise UserError(name, value, f"must be a number ({types[name].__name__})") from error
-    return RewardSettings(**found)
+    return replace(base or DEFAULTS, **found)
 
 
 DEFAULTS = RewardSettings()

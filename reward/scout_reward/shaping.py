@@ -5,6 +5,7 @@ Every term is a number that is added to the reward; none is above 0.
 
 from __future__ import annotations
 
+import string
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -22,10 +23,11 @@ HACK_RISKS = {
     "duplicate_query_penalty": "rewording the same query escapes it, and a needed second try is punished",
     "overlong_penalty": "short guesses are safe: reasoning shrinks before the answers improve",
     "no_search_penalty": "one throw-away search is enough to escape it",
-    "no_evidence_penalty": "copying from the page beats answering; what no page spells out loses",
+    "no_evidence_penalty": "a search for the guess itself makes it evidence; what no page spells out loses",
 }
-F1_RISK = "longer answers that repeat likely words earn a part without being right"
+F1_RISK = "likely words side by side earn a part without being right (two one-word guesses: 0.67)"
 
+_AS_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _announced: set[str] = set()
 
 
@@ -98,11 +100,19 @@ def overlong(n_tokens: int, max_tokens: int, buffer_tokens: int) -> float:
 
 
 def in_evidence(answer: str, tool_texts: Sequence[str], normaliser: Normaliser) -> bool:
-    """Whether the answer stands in an observation, whole words only. "yes" and "no" need not."""
-    wanted = normaliser(answer)
-    if wanted in ("yes", "no"):
+    """Whether the answer stands in an observation, whole words only. "yes" and "no" need not.
+
+    A normaliser deletes punctuation, which glues the words of running text together ("Rome.</information>"),
+    so a second reading with punctuation as space counts as well.
+    """
+    if normaliser(answer) in ("yes", "no"):
         return True
-    return bool(wanted) and any(f" {wanted} " in f" {normaliser(text)} " for text in tool_texts)
+
+    def stands(text_of: Normaliser) -> bool:
+        wanted = text_of(answer)
+        return bool(wanted) and any(f" {wanted} " in f" {text_of(text)} " for text in tool_texts)
+
+    return stands(normaliser) or stands(lambda text: normaliser(text.translate(_AS_SPACE)))
 
 
 def near_duplicates(queries: Sequence[str], threshold: float) -> int:

@@ -11,6 +11,8 @@ import msgspec
 from scout_protocol.dialect import Dialect, marker_pattern
 from scout_protocol.turn import Action, Malformed, Turn, parse
 
+_SPOILT = (Malformed.EMPTY_ANSWER, Malformed.NESTED_TAG)
+
 
 class Answer(msgspec.Struct, frozen=True):
     """What was read as the answer. ``text`` is empty where there is none; then ``why`` says why."""
@@ -45,6 +47,10 @@ def read_turns(policy_texts: Sequence[str], dialect: Dialect) -> Turns:
                 queries.append(turn.text)
             elif turn.action is Action.ANSWER:
                 answering = (text, start, turn)
+            elif turn.reason in _SPOILT and text.endswith(dialect.answer.close, start, start + turn.end):
+                answering = (
+                    None  # the last answer that was closed is none, and no earlier one stands in for it
+                )
     if answering is None:
         answer = Answer("", _why_none(last))
     else:

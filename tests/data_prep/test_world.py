@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -149,3 +152,19 @@ def test_bad_counts_are_refused(text: str, tmp_path: Path, capsys: pytest.Captur
     assert stop.value.code == 2
     assert text in capsys.readouterr().err
     assert not (tmp_path / "w").exists()
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
+    """No file may grow beyond 10 kB, which the kernel refuses as it does on a full disk; then it may."""
+    code = (
+        "import resource, sys; from scout_cli.main import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = ["world", "make", "--out", str(tmp_path / "w")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    limited = [sys.executable, "-c", code, *command]
+    done = subprocess.run(limited, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "free some disk space" in done.stderr
+    assert list((tmp_path / "w").iterdir()) == []
+    whole = subprocess.run([sys.executable, "-m", "scout_cli.main", *command], env=env, capture_output=True)
+    assert whole.returncode == 0 and (tmp_path / "w" / "corpus.jsonl").stat().st_size > 10_000

@@ -30,6 +30,7 @@ class ToolServer:
         self.facts: dict[str, Any] = {"backend": "made", "fingerprint": "made:1", "topk": 1, "pid": 7}
         self.fail: Callable[[str], bool] = lambda query: False
         self.pause_s = 0.0
+        self.token = ""  # where it is set, all but /health asks for it
         self._loop = asyncio.new_event_loop()
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
@@ -40,10 +41,11 @@ class ToolServer:
         asyncio.set_event_loop(self._loop)
 
         async def start() -> None:
-            app = web.Application()
+            app = web.Application(middlewares=[self._guard])
             app.router.add_post("/get_observation", self._handle)
             app.router.add_post("/retrieve", self._retrieve)
             app.router.add_get("/health", self._health)
+            app.router.add_get("/metrics", self._health)
             self._runner = web.AppRunner(app, shutdown_timeout=0.1)
             await self._runner.setup()
             await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -52,6 +54,14 @@ class ToolServer:
 
         self._loop.run_until_complete(start())
         self._loop.run_forever()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        sent = request.headers.get("Authorization")
+        if self.token and request.path != "/health" and sent != f"Bearer {self.token}":
+            return web.json_response({"error": "needs the bearer token"}, status=401)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _handle(self, request: web.Request) -> web.Response:
         query = parse((await request.json())["actions"][0]).text

@@ -35,6 +35,15 @@ LISTS = [
     "Paris & Lyon",
     "Paris、Lyon",
     "Paris and/or Lyon",
+    "Paris, maybe Lyon",
+    "Paris (Lyon)",
+    "Paris [perhaps Lyon]",
+    "Paris - Lyon",
+    "Paris — Lyon",
+    "Paris. Lyon",
+    "Paris? Lyon!",
+    "Paris: Lyon",
+    "possibly Paris alternatively Lyon",
 ]
 
 
@@ -52,6 +61,13 @@ def test_a_list_of_candidates_earns_what_a_wrong_answer_earns(answer: str, golde
     "name",
     [
         "Crime and Punishment",
+        "Call Me Maybe",
+        "Alien: Covenant",
+        "Jean-Paul Sartre",
+        "St. Louis",
+        "Mrs. Dalloway",
+        "The Office (American TV series)",
+        "12:30",
         "Simon & Garfunkel",
         "Washington, D.C.",
         "May 5, 2017",

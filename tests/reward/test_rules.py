@@ -172,6 +172,9 @@ def test_recorded_predictions_give_the_reported_aggregates() -> None:
     assert n == reported["count"]
     assert round(sum(exact_match(r["prediction"], r["gold"]) for r in rows) / n, 3) == reported["em"]
 
+    # the fields of supporting paragraphs say nothing of their own: they repeat the EM
+    assert {reported[f"sp_{name}"] for name in ("em", "f1", "precision", "recall")} == {reported["em"]}
+
     drop = [drop_overlap(r["prediction"], r["gold"][0]) for r in rows]
     for column, name in enumerate(("f1", "precision", "recall")):
         assert round(sum(d[column] for d in drop) / n, 3) == reported[name]

@@ -328,6 +328,28 @@ class RealPolicy:
         return None
 
 
+class CountedPolicy:
+    """Wikimedia's limits without a stop watch: ``burst`` calls, then 429 until ``retry_after_s`` have passed.
+
+    How many calls meet a 429 does not depend on how fast this machine is, as it does with `RealPolicy`.
+    """
+
+    def __init__(self, burst: int = 3, retry_after_s: int = 1) -> None:
+        self.burst, self.retry_after_s = burst, retry_after_s
+        self._left, self._banned_until = burst, 0.0
+
+    def __call__(self, fake: FakeWikipedia) -> Reply | None:
+        now = time.monotonic()
+        if self._left == 0 and self._banned_until == 0.0:
+            self._banned_until = now + self.retry_after_s
+        if now < self._banned_until:
+            return Reply(429, b"Too many requests", {"retry-after": str(self.retry_after_s)})
+        if self._banned_until:
+            self._left, self._banned_until = self.burst, 0.0
+        self._left -= 1
+        return None
+
+
 def _http_date(seconds: float) -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(seconds))
 

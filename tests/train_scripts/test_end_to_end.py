@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+import yaml
 
 from scout_protocol.records import Author, Trace
 
@@ -48,10 +49,12 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     before = descendants()
     # with the second log-prob pass, so that verl itself compares sampling and training probabilities
     more = ["--steps", "2", "--set", "algorithm.rollout_correction.bypass_mode=false"]
+    more += ["--set", "scout.reward.step_penalty=0.02"]
     argv = command(model_dir, rows_file, tool_server.url, out, *more)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, env=environment())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert descendants() <= before
+    assert "hack risk of step_penalty=0.02" in done.stderr
 
     metrics = read(out / "metrics.jsonl")
     assert [m["step"] for m in metrics] == [1, 2]
@@ -76,8 +79,16 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
             s.logprobs is not None and s.token_ids is not None and len(s.logprobs) == len(s.token_ids)
             for s in own
         )
-    mean = sum(t.score["total"] for t in traces if t.step == 1) / 16
-    assert metrics[0]["critic/score/mean"] == pytest.approx(mean, abs=1e-5)
+    assert any(t.n_searches for t in traces)
+    for t in traces:
+        tier = (1.0 if t.score["em"] else 0.1 * t.score["format"]) / max(1, t.score["n_answers"])
+        assert t.score["shaping"] == {"steps": pytest.approx(-0.02 * t.score["n_searches"])}
+        assert t.score["total"] == pytest.approx(tier - 0.02 * t.score["n_searches"])
+    for line in metrics:
+        of_step = [t.score for t in traces if t.step == line["step"]]
+        mean = sum(s["total"] for s in of_step) / 16
+        assert line["critic/score/mean"] == pytest.approx(mean, abs=1e-5) == line["scout/reward"]
+        assert line["scout/shaping/steps"] == pytest.approx(sum(s["shaping"]["steps"] for s in of_step) / 16)
 
     from transformers import AutoModelForCausalLM
 
@@ -85,7 +96,25 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     assert any((trained[k] != start[k]).any() for k in start)
     assert list((out / "tensorboard").glob("events*"))
 
-    again = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment())
+    # the evaluation is told what the run was told
+    evaluated = tmp_path / "eval"
+    words = ["--rows", rows_file, "--policy", f"hf:{out / 'hf'}", "--tools", tool_server.url, "--limit", "5"]
+    words += ["--out", evaluated, "--like", out, "--max-model-len", "1024", "--threads", "1"]
+    argv_eval = [sys.executable, "-m", "scout_cli.main", "eval", "run", *map(str, words)]
+    judged = subprocess.run(argv_eval, capture_output=True, text=True, timeout=3000, env=environment())
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "reward: defaults, but step_penalty 0.02" in judged.stdout
+    asked = json.loads((evaluated / "run.json").read_text())
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    # the lengths of the size, which cost nothing without a penalty
+    overlong = {"overlong_max_tokens": 256, "overlong_buffer_tokens": 64}
+    assert asked["reward"] == {"step_penalty": 0.02} | overlong
+    assert asked["settings"]["max_turn_tokens"] == config["scout"]["episode"]["max_turn_tokens"]
+    assert asked["settings"]["max_response_tokens"] == config["data"]["max_response_length"]
+    for line in read(evaluated / "traces.jsonl"):
+        assert line["score"]["shaping"] == {"steps": pytest.approx(-0.02 * line["score"]["n_searches"])}
+
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=environment())
     assert again.returncode == 0 and "already finished" in again.stdout
     assert read(out / "metrics.jsonl") == metrics
 

@@ -69,7 +69,7 @@ def test_the_reward_gate_is_asked_before_anything_starts(
     with pytest.raises(UserError) as error:
         train(train=unwinnable)
     assert "8 of 8 questions cannot be won" in one_line(error)
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_a_dry_run_prints_the_recipe_and_starts_nothing(
@@ -222,9 +222,9 @@ def test_a_machine_that_is_too_small(
         train()
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="disk of"):
-        checks.check_machine(tmp_path, 2**60, 2)
+def test_a_full_disk(train: Train) -> None:
+    with pytest.raises(UserError, match="needed for checkpoints"):
+        train(set="scout.run.keep_checkpoints=100000000000")
 
 
 def test_another_verl_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from verl.experimental.agent_loop.agent_loop import (
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings, TraceLabels, run_episode
 from scout_agent.policy import Finish, PolicyTurn
+from scout_agent.tool_access import token_from_env
 from scout_agent.transformers_policy import observation_token_ids, prompt_token_ids
 from scout_data.rows import check_answers
 from scout_protocol.dialect import Dialect, get_dialect
@@ -40,6 +41,7 @@ from scout_reward.score import score_trace
 from scout_train import credit, overlong
 from scout_train.patient_tools import PatientTools
 from scout_train.settings import ScoutSection, read_settings, reward_settings
+from scout_train.tokens import flatten
 from scout_train.traces import TraceLog
 
 # Whether the trajectory of this task is a validation rollout; verl does not tell an agent loop.
@@ -198,15 +200,7 @@ def to_output(
     Raises:
         DriftError: a token of the policy is not the one that was sampled.
     """
-    ids: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float] = []
-    for span in trace.spans[1:]:
-        tokens = span.token_ids or []
-        own = span.author is Author.POLICY
-        ids += tokens
-        mask += [int(own)] * len(tokens)
-        logprobs += (span.logprobs or [0.0] * len(tokens)) if own else [0.0] * len(tokens)
+    ids, mask, logprobs = flatten(trace)
     prompt_ids = trace.spans[0].token_ids or []
     # verl puts the reward on the last token, and GAE reads it only where the policy wrote: what the policy
     # never answered to is left away (a trajectory that ran out of room, or of time).
@@ -258,7 +252,9 @@ class Surroundings:
         )
         self.reward = reward_settings(self.settings.reward)
         tools = self.settings.tools
-        self.connection = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.connection = HttpTools(
+            tools.url, tools.timeout_s, tools.max_connections, token_from_env(tools.token_env)
+        )
         self.tools = PatientTools(self.connection, tools.outage_patience_s)
         self.traces = TraceLog(Path(self.settings.run.dir) / "traces.jsonl")
         self._open = False

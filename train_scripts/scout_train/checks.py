@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import shutil
-import sys
 import urllib.error
 import urllib.request
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from scout_agent.model_folder import weights_bytes
+from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.errors import UserError
+from scout_protocol.records import RLRow
 
 VERL = "0.9.1"
 MIN_CORES = 2
@@ -31,25 +30,6 @@ def check_verl() -> None:
         ) from error
     if found != VERL:
         raise UserError("verl", found, f"install verl=={VERL}")
-
-
-def check_machine(out: Path, model_bytes: int, keep: int) -> None:
-    """Enough cores, memory and disk."""
-    import psutil
-
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    if cores < MIN_CORES:
-        raise UserError("cores", cores, f"training needs at least {MIN_CORES}")
-    free_gib = psutil.virtual_memory().available / 2**30
-    if free_gib < MIN_FREE_GIB:
-        raise UserError(
-            "free memory", f"{free_gib:.1f} GiB", f"close something: training needs {MIN_FREE_GIB} GiB"
-        )
-    # A checkpoint holds weights, two Adam moments and the exported model: four times the weights.
-    need = 4 * model_bytes * (keep + 2) + 2**28
-    free = shutil.disk_usage(out).free
-    if free < need:
-        raise UserError(f"disk of {out}", f"{free / 2**30:.1f} GiB free", f"needs {need / 2**30:.1f} GiB")
 
 
 def check_model(folder: Path, tokens: int) -> int:
@@ -75,18 +55,25 @@ def check_model(folder: Path, tokens: int) -> int:
     return size_bytes
 
 
-def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
-    """A parquet file of RL rows, at least so many, refused by no audit, whose questions can be won."""
-    from scout_data.audit import refusal
+def enough_rows(name: str, path: str, at_least: int) -> list[RLRow]:
+    """A parquet file of RL rows, at least so many."""
     from scout_data.rows import read_rows
-    from scout_reward import gate
-    from scout_train.settings import reward_settings
 
     rows = read_rows(path)
     if len(rows) < at_least:
         raise UserError(
             f"{name} {path}", f"{len(rows)} rows", f"a step needs {at_least} (data.train_batch_size)"
         )
+    return rows
+
+
+def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
+    """A parquet file of RL rows, at least so many, refused by no audit, whose questions can be won."""
+    from scout_data.audit import refusal
+    from scout_reward import gate
+    from scout_train.settings import reward_settings
+
+    rows = enough_rows(name, path, at_least)
     if reason := refusal(path):
         remedy = "its audit refused it: mend it (scout data mix), or audit it again with --allow FINDING"
         raise UserError(f"{name} {path}", reason, remedy)
@@ -94,8 +81,8 @@ def check_rows(name: str, path: str, at_least: int, config: Any) -> None:
     gate.check_golden((row.golden_answers for row in rows), reward, f"{name} {path}")
 
 
-def check_tools(url: str, timeout_s: float = 5.0) -> None:
-    """The tool server says that it is ready."""
+def check_tools(url: str, token_env: str = "", timeout_s: float = 5.0) -> None:
+    """The tool server says that it is ready, and takes the token, where it asks for one."""
     if not url.startswith(("http://", "https://")):
         raise UserError("--tools", url, "must be a URL such as http://127.0.0.1:5000")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
@@ -109,6 +96,7 @@ def check_tools(url: str, timeout_s: float = 5.0) -> None:
         raise UserError(
             "--tools", url, f"no tool server there ({reason}): start one with `make serve-tools`"
         ) from error
+    check_token(url, token_from_env(token_env), timeout_s)
 
 
 def check_packages(config: Any) -> None:
@@ -147,7 +135,8 @@ def check_config(config: Any) -> None:
     from scout_train.settings import reward_settings
 
     actor, data, rollout = config.actor_rollout_ref.actor, config.data, config.actor_rollout_ref.rollout
-    gate.check(reward_settings(config.scout.reward), [get_dialect(config.scout.episode.dialect)])
+    dialect, max_searches = get_dialect(config.scout.episode.dialect), config.scout.episode.max_turns - 1
+    gate.check(reward_settings(config.scout.reward), [dialect], max_searches)
     EpisodeSettings(**dict(config.scout.episode), max_response_tokens=data.max_response_length)
     for key, value in (
         ("data.train_batch_size", data.train_batch_size),

@@ -28,6 +28,7 @@ ADDED = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
+    "critic.ppo_infer_max_token_len_per_gpu": "verl.workers.config.CriticConfig",
     "critic.fsdp.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "critic.model.override_config": "verl.workers.config.HFModelConfig",
     "ray_kwargs.ray_init": "ray.init",
@@ -238,12 +239,18 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     Raises:
         UserError: unknown overlay or key, or a value of the wrong type.
     """
+    from scout_train.readers import unread
+
     config = base_config()
-    for source, keys in overlays(choice):
-        for key, value in keys.items():
-            apply(config, key, _number(value), source_file(source))
-    for key, value in settings or []:
-        apply(config, key, value, "--set")
+    said = [
+        (source_file(name), key, _number(v)) for name, keys in overlays(choice) for key, v in keys.items()
+    ]
+    for source, key, value in said + [("--set", key, value) for key, value in settings or []]:
+        if remedy := unread(choice.engine, key):
+            raise UserError(
+                f"{source}: {key}", value, f"{choice.engine} accepts this key and never reads it: {remedy}"
+            )
+        apply(config, key, value, source)
     _tell_sampler(config)
     return config
 

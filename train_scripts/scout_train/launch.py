@@ -9,63 +9,27 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.cluster import detect, engine_for
-from scout_train.compose import KINDS, Choice, names, read_options
+from scout_train.words import add_words, choice_of
 
 STALLED = 4  # exit code: no progress for --stall-timeout-s
 
 
-class ListWords(argparse.Action):
-    """``--list-words``: every word of recipes/options.yaml with its reason and its keys, and nothing else."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
-        for word, option in read_options().items():
-            print(f"{word}: {option.why}")
-            for key, value in option.keys.items():
-                print(f"    {key}: {value}")
-        parser.exit()
-
-
-def choice_of(args: argparse.Namespace) -> Choice:
-    """The recipe that was asked for; the cluster is what this machine has unless it was named."""
-    cluster = args.cluster
-    if cluster is None:
-        cluster, why = detect()
-        print(f"cluster {cluster} ({why})", flush=True)
-        args.cluster = cluster
-    args.engine = args.engine or engine_for(cluster)
-    return Choice(args.algo, args.size, cluster, args.engine, args.placement, tuple(args.options))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    p = argparse.ArgumentParser(prog="scout train", description=__doc__.split("\n")[0] if __doc__ else None)
-    for kind in KINDS:
-        default = {"cluster": "what this machine has", "engine": "the cluster's"}.get(kind)
-        value = None if default else getattr(Choice(), kind)
-        p.add_argument(
-            f"--{kind}", default=value, help=f"{', '.join(names(kind))} (default {default or value})"
-        )
-    p.add_argument(
-        "--with",
-        dest="options",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="WORD",
-        help="words of recipes/options.yaml, such as kl or clip_03 (--list-words shows them)",
-    )
-    p.add_argument(
-        "--list-words", action=ListWords, nargs=0, help="say what each word of --with does, and why"
-    )
+def parser(prog: str = "scout train", told: str = (__doc__ or "").split("\n")[0]) -> argparse.ArgumentParser:
+    """The command line, also of `scout preflight`, which checks the run that these options describe."""
+    p = argparse.ArgumentParser(prog=prog, description=told)
+    add_words(p)
     p.add_argument("--model", type=Path, required=True, help="model folder to start from")
     p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
     p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
     p.add_argument("--tools", required=True, metavar="URL", help="base URL of the tool server")
+    p.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
     p.add_argument(
         "--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there"
     )
@@ -77,12 +41,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="of data order and sampling (default 0)")
     p.add_argument("--stage", help="name in traces (default: the algorithm)")
     p.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override any key of the recipe"
-    )
-    p.add_argument(
         "--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)"
     )
     p.add_argument("--time-limit-s", type=float, default=0.0, help="end a run after so long (0: never)")
+    p.add_argument(
+        "--skip-preflight", action="extend", nargs="+", default=[], metavar="NAME", help="checks to leave out"
+    )
+    p.add_argument(
+        "--readiness", type=Path, metavar="FILE", help="report of `scout sft readiness` on the model"
+    )
     p.add_argument(
         "--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing"
     )
@@ -114,6 +81,7 @@ def build_config(args: argparse.Namespace) -> Any:
         config.trainer.val_before_train = False
         config.trainer.project_name, config.trainer.experiment_name = "scout", stage
         config.scout.tools.url = args.tools.rstrip("/")
+        config.scout.tools.token_env = args.tools_token_env or config.scout.tools.token_env
         config.scout.run.dir, config.scout.run.stage, config.scout.run.model = (
             str(out),
             stage,
@@ -249,6 +217,27 @@ def print_recipe(args: argparse.Namespace) -> None:
         print("--set\n  " + "\n  ".join(args.set))
 
 
+def preflight(facts: Any, skip: list[str]) -> None:
+    """Run the checks: one line where all is well, the table where not; the report goes into the run's folder.
+
+    Raises:
+        UserError: the first check that refuses.
+    """
+    from scout_train.preflight.cli import summary
+    from scout_train.preflight.finding import Verdict
+    from scout_train.preflight.run import refused, run, write
+
+    started = time.perf_counter()
+    findings = run(facts, skip, whole=False)
+    for finding in findings:
+        if finding.verdict is not Verdict.OK:
+            print(finding.line)
+    print(summary(findings, time.perf_counter() - started), flush=True)
+    write(findings, skip, started, facts.out / "preflight.json")
+    if error := refused(findings):
+        raise error
+
+
 def main(argv: list[str]) -> int:
     """The command; 0 when the run is complete, 2 for wrong input, else what `run` says.
 
@@ -256,16 +245,16 @@ def main(argv: list[str]) -> int:
         UserError: wrong input or a missing precondition; nothing has been started.
     """
     from scout_train import checks
+    from scout_train.preflight.cli import facts_of
+    from scout_train.preflight.run import check_names
     from scout_train.resume import replace_text
     from scout_train.rundir import finished, locked, prepare
 
     args = parser().parse_args(argv)
+    check_names(args.skip_preflight, "--skip-preflight")
     checks.check_verl()
     config = build_config(args)
-    model_bytes = checks.check_model(
-        args.model, config.data.max_prompt_length + config.data.max_response_length
-    )
-    checks.check_rows("--train", str(args.train), config.data.train_batch_size, config)
+    facts = facts_of(args, config)
     if args.val is not None:
         checks.check_rows("--val", str(args.val), 1, config)
     elif args.eval_every:
@@ -279,8 +268,7 @@ def main(argv: list[str]) -> int:
         if done := finished(out, args.steps):
             print(f"already finished: {done} steps, model in {out / 'hf'}")
             return 0
-        checks.check_tools(args.tools)
-        checks.check_machine(out, model_bytes, config.scout.run.keep_checkpoints)
+        preflight(facts, args.skip_preflight)
         start_step = prepare(config, out)
         if start_step:
             print(f"going on from step {start_step}")

@@ -9,35 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
-
-
-def check_prompts(config: Any, rows_path: str, most: int = 2000) -> None:
-    """Raise if one of the first ``most`` prompts does not fit ``data.max_prompt_length``.
-
-    Raises:
-        UserError: naming the row.
-    """
-    from transformers import AutoTokenizer
-
-    from scout_agent.transformers_policy import prompt_token_ids
-    from scout_data.rows import read_rows
-
-    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-    limit = int(config.data.max_prompt_length)
-    for row in read_rows(rows_path)[:most]:
-        n_tokens = len(prompt_token_ids(tokenizer, row.prompt))
-        if n_tokens > limit:
-            raise UserError(
-                f"{rows_path}: {row.id}",
-                f"prompt of {n_tokens} tokens",
-                f"raise data.max_prompt_length (now {limit})",
-            )
 
 
 def start_ray(config: Any, temp_dir: str) -> None:
@@ -118,6 +96,9 @@ def train(config: Any, temp_dir: str) -> None:
             mark("ready")
             trainer.fit(loops)
             succeeded = True
+        except Exception:
+            traceback.print_exc()  # now: leaving this block waits for threads that may wait for a dead Ray
+            raise
         finally:
             if loops is not None:
                 loops.close()
@@ -138,8 +119,6 @@ def main(argv: list[str]) -> int:
     config_path, temp_dir = Path(argv[0]), argv[1]
     config = OmegaConf.load(config_path)
     try:
-        check_prompts(config, config.data.train_files)
-        mark("prompts checked")
         ckpt_dir, steps = Path(config.trainer.default_local_dir), int(config.trainer.total_training_steps)
         if not checkpoints(ckpt_dir) or step_of(checkpoints(ckpt_dir)[-1]) < steps:
             train(config, temp_dir)

@@ -33,6 +33,7 @@ class ToolsSection:
     """The tool server, by its base URL."""
 
     url: str = MISSING
+    token_env: str = ""  # variable with the server's bearer token; the token itself is never written down
     timeout_s: float = MISSING  # type: ignore[assignment]
     max_connections: int = 256
     outage_patience_s: float = 0.0  # how long a call waits for a server that is gone, e.g. restarted

@@ -29,6 +29,9 @@ class StepTotals:
     trajectories: int = 0
     scored: int = 0
     em: float = 0.0
+    reward: float = 0.0
+    format: float = 0.0
+    shaping: Counter[str] = field(default_factory=Counter)  # sum of each term that is switched on; at most 0
     searches: int = 0
     turns: int = 0
     policy_tokens: int = 0
@@ -56,6 +59,10 @@ class StepTotals:
             return
         self.scored += 1
         self.em += float(trace.score["em"])
+        self.reward += float(trace.score["total"])
+        self.format += float(trace.score["format"])
+        for term, value in trace.score["shaping"].items():
+            self.shaping[term] += value
         self.searches += trace.n_searches
         self.turns += trace.n_turns
         self.policy_tokens += trace.n_policy_tokens or 0
@@ -76,6 +83,9 @@ class StepTotals:
         if self.scored:
             found |= {
                 "scout/em": self.em / self.scored,
+                "scout/reward": self.reward / self.scored,
+                "scout/format": self.format / self.scored,
+                **{f"scout/shaping/{term}": total / self.scored for term, total in self.shaping.items()},
                 "scout/searches": self.searches / self.scored,
                 "scout/turns": self.turns / self.scored,
                 "scout/policy_tokens": self.policy_tokens / self.scored,

@@ -57,6 +57,28 @@ def unpinned_offload() -> None:
     transformer_impl.CPUOffloadPolicy = lambda pin_memory=False: CPUOffloadPolicy(pin_memory=False)
 
 
+def plain_value_head() -> None:
+    """`load_valuehead_model` without its fixed ``attn_implementation="flash_attention_2"``.
+
+    verl/utils/model.py loads a critic with flash attention, whatever ``override_config`` says. A CPU
+    has none. The model is the same: AutoModelForTokenClassification with one label.
+    """
+    require_version()
+    from transformers import AutoModelForTokenClassification
+    from verl.utils import model
+
+    def load(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            dtype=torch_dtype,
+            config=model_config,
+            attn_implementation="sdpa",
+            trust_remote_code=trust_remote_code,
+        )
+
+    model.load_valuehead_model = load
+
+
 def rollout_class(name: str, fqn: str) -> None:
     """Add a rollout class: verl 0.9.1 has a public registry for replicas, for these only a private dict."""
     require_version()

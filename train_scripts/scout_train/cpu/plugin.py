@@ -28,6 +28,7 @@ def register() -> None:
     RolloutReplicaRegistry.register("transformers", _replica)
     patches.rollout_class("transformers", "scout_train.cpu.rollout.TransformersRollout")
     patches.unpinned_offload()
+    patches.plain_value_head()
 
 
 register()
