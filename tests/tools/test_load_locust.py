@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tool_helpers import scout
@@ -28,12 +29,14 @@ def samples(out):
     return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
 
 
-def scrape(server) -> Counter[str]:
+def scrape(server, token="") -> Counter[str]:
     """{series: value} as prometheus-client's own parser reads it; a series that is not there counts 0."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: Counter[str] = Counter()
-    for family in text_string_to_metric_families(server.request("GET", "/metrics")[2].decode()):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    text = server.request("GET", "/metrics", None, headers)[2].decode()
+    for family in text_string_to_metric_families(text):
         for one in family.samples:
             labels = ",".join(f"{key}={value}" for key, value in sorted(one.labels.items()))
             found[f"{one.name}{{{labels}}}"] = one.value
@@ -43,7 +46,12 @@ def scrape(server) -> Counter[str]:
 def test_every_request_is_one_that_the_server_counted(index_dir, serve, tmp_path, monkeypatch):
     token, dead = "a-token-of-32-characters-or-more", "http://127.0.0.1:9"
     # neither a proxy nor Locust's own variables may take part
-    for name, value in {"T": token, "HTTP_PROXY": dead, "http_proxy": dead, "LOCUST_SKIP_MONKEY_PATCH": "1"}.items():
+    for name, value in {
+        "T": token,
+        "HTTP_PROXY": dead,
+        "http_proxy": dead,
+        "LOCUST_SKIP_MONKEY_PATCH": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     server = serve("--index", index_dir, "--workers", 2, "--token-env", "T")
     done = load_test(server, tmp_path, "--rollouts", 24, "--think-s", 0.02, "--seed", 5, "--token-env", "T")
@@ -54,7 +62,7 @@ def test_every_request_is_one_that_the_server_counted(index_dir, serve, tmp_path
     assert f"requests   {len(rows)} in" in done.stdout and f"outcomes   ok {len(rows)}\n" in done.stdout
     assert (tmp_path / "report.html").read_text().count("<svg") == 3
 
-    now = Counter({name: value for name, value in scrape_with(server, token).items()})
+    now = scrape(server, token)
     assert now["scout_requests_total{route=get_observation,status=2xx}"] == len(turns)
     assert now["scout_actions_total{action=search}"] == sum("<search>" in turn.action for turn in turns)
     assert now["scout_actions_total{action=answer}"] == 24
@@ -66,18 +74,9 @@ def test_every_request_is_one_that_the_server_counted(index_dir, serve, tmp_path
     assert refused.returncode == 1 and re.search(r"outcomes   http_401 [345]\n", refused.stdout)
 
 
-def scrape_with(server, token: str) -> Counter[str]:
-    asked = server.request
-    server.request = lambda method, path: asked(method, path, None, {"Authorization": f"Bearer {token}"})
-    try:
-        return scrape(server)
-    finally:
-        server.request = asked
-
-
 def test_a_server_that_is_full_is_told_as_such(serve, tmp_path, monkeypatch):
     monkeypatch.setenv("SCOUT_FIXED_MS", "300")
-    server = serve(*FIXED, "--workers", 1, "--max-queue", 2)
+    server = serve(*FIXED, "--workers", 1, "--max-actions", 2, "--max-queue", 2)
     done = load_test(server, tmp_path, "--rollouts", 12, "--think-s", 0)
     assert done.returncode == 1
     outcomes, now = Counter(row["outcome"] for row in samples(tmp_path)), scrape(server)
@@ -111,8 +110,7 @@ def test_a_server_that_dies_is_told_as_such(serve, tmp_path):
 
 
 def children(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return file.read().split()
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_wrong_options_and_no_locust_are_one_line(tmp_path):

@@ -147,7 +147,9 @@ def _load_test(args: argparse.Namespace) -> int:
     print(f"chart      {args.out / 'report.html'}")
     if used.cpu_s > 0.9 * used.wall_s:
         share = used.cpu_s / used.wall_s
-        print(f"generator  busy {share:.0%} of a core: the latencies hold its own waiting; use fewer rollouts")
+        print(
+            f"generator  busy {share:.0%} of a core: the latencies hold its own waiting; use fewer rollouts"
+        )
     lost = sum(n for name, n in summary.outcomes.items() if name.startswith(("lost", "http")))
     return 1 if lost else 0
 
