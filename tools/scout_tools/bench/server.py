@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scout_tools.bench import servers, wiki_hits, wrk
-from scout_tools.bench.processes import open_files, private_mb, tree
+from scout_tools.bench.processes import private_mb, settled_files, tree
 
 _FIXED = ("--backend", "scout_tools.backends.fixed:make")
 _LIMITS_US = {32: 60.0, 256: 75.0, 1000: 110.0}
@@ -124,10 +124,10 @@ def _steady(work: Path, workers: int, n: int) -> dict[str, Any]:
 
     def run(url: str, pid: int) -> dict[str, Any]:
         first, _ = play(url, closed_loop(actions[:tenth], 256))
-        before = {"files": open_files(pid), "mb": sum(map(private_mb, tree(pid)))}
+        before = {"files": settled_files(pid), "mb": sum(map(private_mb, tree(pid)))}
         middle, _ = play(url, closed_loop(actions[tenth:-tenth], 256))
         last, _ = play(url, closed_loop(actions[-tenth:], 256))
-        after = {"files": open_files(pid), "mb": sum(map(private_mb, tree(pid)))}
+        after = {"files": settled_files(pid), "mb": sum(map(private_mb, tree(pid)))}
         return {
             "requests": n,
             "first_p95_ms": summarise(first).p95_ms,
