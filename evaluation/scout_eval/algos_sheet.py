@@ -20,7 +20,7 @@ NAMES = {
 }
 _COLUMNS = ("EM", "1h", "2h", "3h", "srch", "acc.", "zero", "first", "tokens", "s/step", "over")
 _ABOUT = (
-    "start: the warm-up. DAPO+Dr: DAPO's data, Dr.GRPO's scale. EM, by hops, and searches: held-out questions, "
+    "start: the warm-up. DAPO+Dr: DAPO's data, Dr.GRPO's scale. EM, by hops, searches: held-out questions, "
     "greedy. acc.: groups with both right and wrong members among those generated, where the algorithm "
     "filters. zero: trained groups whose members all have the same reward and hence no gradient; first: in "
     "the first five steps. tokens: sampled by the policy. over: what a step takes beyond the model's "
@@ -46,7 +46,6 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
     by_algo = _grouped(runs)
     seeds = sorted({run.result.seed for run in runs})
     start = by_algo.get(START, [])
-    best = max((a for a in by_algo if a != START), key=lambda a: _mean_of(by_algo[a], lambda r: r.em) or 0.0)
     sheet = Sheet(
         "Algorithms compared",
         f"{folder}: seeds {', '.join(map(str, seeds))}; EM "
@@ -62,7 +61,6 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
     rows = [[Cell(f"{r.result.seed} {name_of(r.result.algo)}"), *_cells(r.result)] for r in runs]
     sheet.blocks.append(Table("Every run", ("seed", *_COLUMNS), rows, "95 % intervals over questions."))
     sheet.blocks.append(_panels(runs, by_algo))
-    sheet.headline += f". Highest: {name_of(best)}."
     return sheet
 
 
