@@ -127,10 +127,12 @@ class ToolServer:
     """Answers /get_observation and /ready.
 
     ``broken`` makes it answer 503 to every action, ``broken_calls`` to the next few; ``hang_s`` delays it.
+    With a ``token`` it answers 401 where that is not sent.
     """
 
     def __init__(self) -> None:
         self.broken, self.calls, self.broken_calls, self.hang_s = False, 0, 0, 0.0
+        self.token = ""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -150,6 +152,9 @@ class ToolServer:
                 server.calls += 1
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 time.sleep(server.hang_s)
+                if server.token and self.headers["Authorization"] != f"Bearer {server.token}":
+                    self._reply(401, {"error": "no token"})
+                    return
                 server.broken_calls -= 1
                 if server.broken or server.broken_calls >= 0:
                     self._reply(503, {"error": "down"})

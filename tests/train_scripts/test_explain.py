@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from verl_tool_place import needs_code
 
 from scout_protocol.errors import UserError
 from scout_train import compose as recipes
@@ -18,49 +20,100 @@ CHOICES = [
     for algo in recipes.names("algo")
     for size, cluster in (("tiny", "cpu"), ("14b", "8xa100"), ("72b", "64x910b"))
 ] + [Choice("grpo", "14b", "8xa100", placement="disaggregated", options=("kl", "step_penalty"))]
+OTHER_ENGINE = [
+    pytest.param(Choice(algo, size, cluster, "verl_tool"), marks=needs_code)
+    for algo, size, cluster in (("dapo", "tiny", "cpu"), ("grpo", "14b", "8xa100"), ("ppo", "72b", "64x910b"))
+]
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize("choice", [*CHOICES, *OTHER_ENGINE], ids=str)
 def test_the_lines_are_the_whole_difference(choice: Choice) -> None:
-    """verl's defaults with the shown lines applied, and nothing else, are the composed configuration."""
+    """The engine's defaults with the shown lines applied, and nothing else, are what is composed."""
     from omegaconf import OmegaConf, open_dict
 
     lines, _ = explain.explain(choice, [])
-    built, upstream, composed = recipes.base_config(), recipes.base_config(), recipes.compose(choice)
+    built, upstream = (explain._engine(choice.engine)[0] for _ in range(2))
+    composed = recipes.compose(choice)
     for line in lines:
         before = OmegaConf.to_container(upstream)
         for part in line.key.split("."):
             before = before.get(part) if isinstance(before, dict) else None
         assert line.reason and (line.upstream is explain.OURS or line.upstream == before != line.value), line
         OmegaConf.update(built, line.key, line.value, force_add=True)
-    for config in (built, composed):
+    for config in (built, composed) if choice.engine == "verl" else ():
         with open_dict(config):  # what scout.sampler says, for verl to hand on
             config.trainer.v1.sampler.sampler_kwargs = {}
     assert OmegaConf.to_container(built) == OmegaConf.to_container(composed)
 
 
-def every_key() -> list[tuple[str, str]]:
+def every_key() -> list[tuple[str, str, Any]]:
+    """Overlay or word, key, value."""
     found = []
     for path in sorted(recipes.recipes_dir().rglob("*.yaml")):
-        if path.name == f"{recipes.OPTIONS}.yaml":
-            continue
-        found += [
-            (path.stem, leaf) for k, v in recipes.read_overlay(path).items() for leaf in explain._leaves(k, v)
-        ]
+        if path.name != f"{recipes.OPTIONS}.yaml":
+            found += [(path.stem, k, v) for k, v in recipes.read_overlay(path).items()]
     for word, option in recipes.read_options().items():
-        found += [(word, leaf) for k, v in option.keys.items() for leaf in explain._leaves(k, v)]
+        found += [(word, k, v) for k, v in option.keys.items()]
     return found
 
 
-def test_every_key_of_every_overlay_has_a_reader_in_verl() -> None:
-    sources = readers.Sources.of("verl")
+def without_reader(engine: str, keys: list[tuple[str, str, Any]]) -> set[tuple[str, str]]:
+    sources = readers.Sources.of(engine)
     assert sources is not None
-    lost = {
-        (overlay, key)
-        for overlay, key in every_key()
-        if readers.unread("verl", key) or sources.reader(key) is None
-    }
-    assert not lost
+    named = {(overlay, leaf) for overlay, k, v in keys for leaf in recipes.leaves(k, v)}
+    return {(o, key) for o, key in named if readers.unread(engine, key) or sources.reader(key) is None}
+
+
+def test_every_key_of_every_overlay_has_a_reader_in_verl() -> None:
+    keys = [(overlay, k, v) for overlay, k, v in every_key() if overlay != "verl_tool"]
+    assert not without_reader("verl", keys)
+
+
+@needs_code
+def test_every_key_of_every_overlay_has_a_reader_in_verl_tool_or_is_refused() -> None:
+    from scout_train.verl_tool.keys import translated
+
+    keys, refused = [], set()
+    for overlay, key, value in every_key():
+        if overlay == "verl":
+            continue
+        try:
+            keys += [(overlay, k, v) for k, v in translated(key, value, f"recipes/{overlay}.yaml")]
+        except UserError:
+            refused.add(overlay)
+    assert not without_reader("verl_tool", keys)
+    assert refused == {"disaggregated", "disaggregated_nodes", "gigpo", "recompute"}
+
+
+@needs_code
+def test_upstream_reads_no_filter_and_our_trainer_does() -> None:
+    """verl-tool accepts ``algorithm.filter_groups``; nothing outside its recipes looks at it."""
+    from scout_train.verl_tool.paths import checkout
+
+    upstream = readers.Sources(
+        [checkout() / "verl_tool", checkout() / "verl" / "verl"], re.compile("/config/")
+    )
+    ours = readers.Sources.of("verl_tool")
+    assert ours is not None
+    for leaf in ("enable", "metric", "max_num_gen_batches"):
+        key = f"algorithm.filter_groups.{leaf}"
+        assert upstream.reader(key) is None
+        assert str(ours.reader(key)).startswith("verl_tool/")
+
+
+@needs_code
+def test_keys_that_verl_tool_accepts_and_never_reads_are_refused() -> None:
+    from scout_train.verl_tool.keys import base_config
+
+    config, dead = base_config(), readers.UNREAD["verl_tool"]
+    assert [key for key in dead if not recipes._has(config, key)] == [], "verl-tool no longer knows them"
+    for setting in (
+        ("actor_rollout_ref.agent.max_turns", 3),
+        ("actor_rollout_ref.agent", {"max_turns": 3}),
+        ("actor_rollout_ref.rollout.agent.custom_async_server.path", "x.py"),
+    ):
+        with pytest.raises(UserError, match="verl_tool accepts this key and never reads it"):
+            recipes.compose(Choice(engine="verl_tool"), [setting])
 
 
 @pytest.mark.parametrize(
@@ -71,6 +124,16 @@ def test_the_search_finds_no_reader_where_there_is_none(key: str) -> None:
     assert sources is not None and (sources.reader(key) is None or readers.unread("verl", key))
     assert sources.reader("algorithm.filter_groups.no_such_key") is None
     assert sources.reader("no_such_section.enable") is None
+
+
+@needs_code
+def test_a_reader_that_this_engine_does_not_run_is_none() -> None:
+    """verl's newer engines read it, the FSDP workers that verl-tool starts do not."""
+    verl_tool, verl = readers.Sources.of("verl_tool"), readers.Sources.of("verl")
+    assert verl_tool is not None and verl is not None
+    key = "actor_rollout_ref.actor.fsdp_config.use_torch_compile"
+    assert verl.reader(key) and verl_tool.reader(key) is None
+    assert not any("/scout_train/verl_tool/" in p.as_posix() for p, _ in verl.files)
 
 
 @pytest.mark.parametrize("key", readers.UNREAD["verl"])

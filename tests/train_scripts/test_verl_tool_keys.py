@@ -12,6 +12,7 @@ from verl_tool_place import needs_code
 from scout_protocol.errors import UserError
 from scout_train.compose import Choice, compose, names, parse_setting
 from scout_train.verl_tool import keys, paths, start
+from scout_train.verl_tool.settle import settle
 
 OVERLAY = "recipes/x.yaml"
 
@@ -30,6 +31,12 @@ OVERLAY = "recipes/x.yaml"
         ("critic.fsdp.param_offload", True, [("critic.model.fsdp_config.param_offload", True)]),
         ("trainer.v1.trainer_mode", "sync", []),
         ("trainer.v1", {"trainer_mode": "sync"}, []),
+        (
+            "actor_rollout_ref.actor.optim",
+            {"lr": 1e-6, "clip_grad": 0.5},
+            [("actor_rollout_ref.actor.optim.lr", 1e-6), ("actor_rollout_ref.actor.grad_clip", 0.5)],
+        ),
+        ("actor_rollout_ref.actor.fsdp_config.use_torch_compile", False, []),
         ("actor_rollout_ref.actor.loss_scale_factor", "${data.max_response_length}", []),
         ("actor_rollout_ref.rollout.free_cache_engine", False, []),
         (
@@ -52,6 +59,7 @@ def test_words(key: str, value: Any, expected: list[tuple[str, Any]]) -> None:
         ("scout.credit.step_weight", 1.0, OVERLAY, "use engine verl"),
         ("actor_rollout_ref.rollout.free_cache_engine", False, "--set", "always true"),
         ("transfer_queue.enable", True, "--set", "no TransferQueue"),
+        ("actor_rollout_ref.actor.fsdp_config.use_torch_compile", True, "--set", "actor.use_torch_compile"),
     ],
 )
 def test_refusals(key: str, value: Any, source: str, says: str) -> None:
@@ -100,7 +108,7 @@ def select(config: Any, key: str) -> Any:
 def settled(*settings: str) -> Any:
     config = compose(Choice("dapo", engine="verl_tool"), [parse_setting(s) for s in settings])
     config.scout.tools.url = "http://127.0.0.1:1"
-    keys.settle(config)
+    settle(config)
     return config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ def probe(model_dir: Path, tool_server: Any, tmp_path: Path) -> Any:
     from omegaconf import OmegaConf
 
     from scout_train.compose import Choice, compose
-    from scout_train.verl_tool import keys, paths, start
+    from scout_train.verl_tool import paths, start
+    from scout_train.verl_tool.settle import settle
 
     config = compose(Choice("grpo", engine="verl_tool"))
     config.scout.tools.url = tool_server.url
     config.actor_rollout_ref.model.path = str(model_dir)
     config.scout.run.dir, config.scout.run.stage, config.scout.run.model = str(tmp_path), "s", "m"
-    keys.settle(config)
+    settle(config)
     OmegaConf.save(config, tmp_path / "config.yaml", resolve=True)
     start.model_for_transformers_4(model_dir, tmp_path / "model")
     here = Path(__file__).with_name("verl_tool_probe.py")
@@ -49,7 +51,18 @@ def probe(model_dir: Path, tool_server: Any, tmp_path: Path) -> Any:
     return run
 
 
-def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
+@pytest.fixture
+def guarded(tool_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Another tool server, which asks for a token."""
+    server = type(tool_server)()
+    server.token = "a-made-up-token"
+    monkeypatch.setenv("MY_TOKEN", server.token)
+    yield server
+    server.close()
+
+
+def test_whole_trajectories(probe: Any, guarded: Any) -> None:
+    closed = {"scout.tools.url": guarded.url}
     masked = {"scout.reward.overlong_mask": True}
     dead = {"scout.tools.url": "http://127.0.0.1:9"}
     found = probe(
@@ -66,6 +79,9 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         {"turns": [SEARCH, SEARCH, RIGHT], "set": {"scout.episode.max_same_searches": 1}},
         {"turns": [SEARCH], "set": {"scout.episode.turn_timeout_s": 0.1}, "delay_s": 1.0},
         {"turns": [SEARCH, RIGHT], "set": {"scout.episode.trajectory_timeout_s": 0.5}, "delay_s": 0.3},
+        {"turns": [RIGHT], "retokenised": True},
+        {"turns": [SEARCH], "set": closed},
+        {"turns": [SEARCH, RIGHT], "set": closed | {"scout.tools.token_env": "MY_TOKEN"}},
     )
     (
         plain,
@@ -81,12 +97,16 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
         repeated,
         slow,
         dead_line,
+        drifted,
+        no_token,
+        token,
     ) = found
 
     stops = [f["trace"]["stop_reason"] for f in found]
     assert stops == [
         *("answer", "answer", "answer", "length", "infra_error", "answer", "max_turns", "eos"),
-        *("answer", "answer", "answer", "turn_timeout", "trajectory_timeout"),
+        *("answer", "answer", "answer", "turn_timeout", "trajectory_timeout", "answer"),
+        *("infra_error", "answer"),
     ]
     assert (plain["reward"], plain["lost"], plain["parts"]["acc"]) == (1.0, "", 1.0)
     for (
@@ -128,6 +148,16 @@ def test_whole_trajectories(probe: Any, tool_server: Any) -> None:
     # deadlines: the part that was played is trained with the fallback reward, without a turn it is lost
     assert slow["lost"] == "turn_timeout before the first turn" and slow["tokens"] == 1
     assert dead_line["lost"] == "" and dead_line["trained"] == SEARCH and dead_line["reward"] == 0.0
+
+    # a token that was not sampled is not trained, and is counted
+    assert drifted["lost"] == "DriftError" and drifted["trained"] == ""
+    assert [f["counted"]["scout/retokenisation_drift"] for f in found if f is not drifted] == [0] * 15
+    assert drifted["counted"]["scout/retokenisation_drift"] == 1
+    assert drifted["counted"]["scout/failed"] == 1 and "scout/reward" not in drifted["counted"]
+
+    # a server that asks for a token gets it
+    assert no_token["lost"] == "http_401"
+    assert token["reward"] == 1.0 and "capital of Peru is Lima" in token["given"]
 
 
 def test_the_model_is_the_same_function_in_both_environments(probe: Any, model_dir: Path) -> None:

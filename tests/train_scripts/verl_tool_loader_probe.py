@@ -21,6 +21,7 @@ from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from scout_protocol.records import Author, Span, StopReason, Trace
+from scout_reward.score import Score
 from scout_train.errors import UnfilledStepError
 from scout_train.settings import SamplerSection
 from scout_train.traces import TraceLog
@@ -87,7 +88,7 @@ class Manager:
                 *("t", str(fields["index"][i]), "toy", "q", ["a"]),
                 [Span(Author.POLICY, "x", [7] * n, [-0.5] * n)],
                 *([], StopReason.INFRA_ERROR if lost else StopReason.ANSWER, 1, 0, n, 0),
-                {} if lost else {"total": float(right), "em": float(right)},
+                {} if lost else Score(float(right), float(right), float(right), 1.0, 1, "a", "").as_dict(),
                 *("m", "s", int(fields[STEP][i]), "", "search-r1", 0.0),
                 {"group": str(fields[GROUP][i]), "member": int(fields[MEMBER][i])},
             )

@@ -2,7 +2,8 @@
 
     python verl_tool_probe.py CONFIG.yaml MODEL < scenarios.json
 
-A scenario is ``{"turns": [text, …], "set": {key: value}, "delay_s": s}``; one JSON line comes out for each.
+A scenario is ``{"turns": [text, …], "set": {key: value}, "delay_s": s, "retokenised": bool}``; one JSON line
+comes out for each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 from typing import Any
 
+import msgspec
 import torch
 import verl  # noqa: F401  (loads the engine's plug-ins)
 from omegaconf import OmegaConf
@@ -19,6 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_tool.agent_loop.agent_loop import _DummyConfig
 
 from scout_data.rows import make_row
+from scout_protocol.records import Trace
+from scout_train.traces import StepTotals
 from scout_train.verl_tool.agent_loop import GROUP, LOST, MEMBER, STEP, TRACE, ScoutVerlToolLoop
 from scout_train.verl_tool.rollout import TurnOutput
 
@@ -33,6 +37,18 @@ class Script:
         await asyncio.sleep(self.delay_s)
         ids = self.tokenizer.encode(self.turns.pop(0))[: sampling_params["max_tokens"]]
         return TurnOutput(token_ids=ids, log_probs=[-1.0] * len(ids), text="", finished=True)
+
+
+class Retokenised:
+    """In a recorder's place: the loop gets another first token than the one that was sampled."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+
+    async def generate(self, *args: Any, **fields: Any) -> Any:
+        out = await self.recorder.generate(*args, **fields)
+        out.token_ids = [out.token_ids[0] + 1, *out.token_ids[1:]]
+        return out
 
 
 async def play(config: Any, tokenizer: Any, scenario: dict[str, Any]) -> dict[str, Any]:
@@ -51,12 +67,15 @@ async def play(config: Any, tokenizer: Any, scenario: dict[str, Any]) -> dict[st
     }
     client = Script(tokenizer, scenario["turns"], scenario.get("delay_s", 0.0))
     loop = ScoutVerlToolLoop(_DummyConfig(config), client, tokenizer, None)
+    if scenario.get("retokenised"):
+        loop.server_manager = Retokenised(loop.recorder)
     out = await loop.run({"temperature": 1.0}, **fields)
     await loop.mine.connection.__aexit__(None, None, None)
     pairs = list(zip(out.response_ids, out.response_mask, strict=True))
     return {
         "trace": json.loads(out.extra_fields[TRACE]),
         "lost": out.extra_fields[LOST],
+        "counted": counted(out.extra_fields[TRACE]),
         "reward": out.reward_score,
         "parts": out.extra_fields["reward_extra_info"],
         "trained": tokenizer.decode([i for i, m in pairs if m]),
@@ -65,6 +84,13 @@ async def play(config: Any, tokenizer: Any, scenario: dict[str, Any]) -> dict[st
         "logprobs": [float(x) for x in out.response_logprobs],
         "mask": [m for _, m in pairs],
     }
+
+
+def counted(raw: bytes) -> dict[str, float]:
+    """The step's metrics, if the trajectory were the only one."""
+    totals = StepTotals()
+    totals.add(msgspec.json.decode(raw, type=Trace))
+    return totals.metrics()
 
 
 async def main() -> None:

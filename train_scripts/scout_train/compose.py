@@ -233,6 +233,16 @@ def _nearest(config: Any, key: str) -> str:
     return ""
 
 
+def leaves(prefix: str, value: Any) -> dict[str, Any]:
+    """A setting key by key: ``leaves("a", {"b": {"c": 1}})`` is ``{"a.b.c": 1}``."""
+    if isinstance(value, dict) and value:
+        found: dict[str, Any] = {}
+        for name, item in value.items():
+            found |= leaves(f"{prefix}.{name}", item)
+        return found
+    return {prefix: value}
+
+
 def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> Any:
     """verl's configuration for one run, before paths are filled in: defaults, overlays, ``--set``.
 
@@ -252,9 +262,10 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     ]
     for source, key, value in [*named, *(("--set", k, v) for k, v in settings or [])]:
         for its_key, its_value in translated(key, value, source):
-            if remedy := unread(choice.engine, its_key):
-                told = f"{choice.engine} accepts this key and never reads it: {remedy}"
-                raise UserError(f"{source}: {its_key}", its_value, told)
+            for leaf, leaf_value in leaves(its_key, its_value).items():
+                if remedy := unread(choice.engine, leaf):
+                    told = f"{choice.engine} accepts this key and never reads it: {remedy}"
+                    raise UserError(f"{source}: {leaf}", leaf_value, told)
             apply(config, its_key, its_value, source)
     if choice.engine != "verl_tool":
         _tell_sampler(config)

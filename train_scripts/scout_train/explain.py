@@ -21,6 +21,7 @@ from scout_train.compose import (
     Choice,
     base_config,
     compose,
+    leaves,
     overlays,
     parse_setting,
     read_options,
@@ -97,15 +98,6 @@ def _first_sentence(header: list[str]) -> str:
     return re.split(r"[.:;](?= [A-Z]|$)", " ".join(header[:2]))[0].strip()
 
 
-def _leaves(prefix: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        found: dict[str, Any] = {}
-        for name, item in value.items():
-            found |= _leaves(f"{prefix}.{name}", item)
-        return found
-    return {prefix: value}
-
-
 def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line], int]:
     """The lines, in the order of the overlays, and how many keys say what upstream does anyway.
 
@@ -126,12 +118,12 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
         why = {} if kind == OPTIONS else reasons(recipes_dir() / f"{name}.yaml")
         for key, value in keys.items():
             for its_key, its_value in translated(key, value, source_file(name)):
-                for leaf in _leaves(its_key, its_value):
+                for leaf in leaves(its_key, its_value):
                     said.pop(leaf, None)  # so that it is listed under the overlay that decides
                     said[leaf] = (source_file(name), known[word].why if kind == OPTIONS else why[key])
     for key, value in settings:
         for its_key, its_value in translated(key, value, "--set"):
-            for leaf in _leaves(its_key, its_value):
+            for leaf in leaves(its_key, its_value):
                 said.pop(leaf, None)
                 said[leaf] = ("--set", "as you asked")
     lines, same = [], 0

@@ -88,9 +88,9 @@ def build_config(args: argparse.Namespace) -> Any:
             args.model.name,
         )
     if args.engine == "verl_tool":
-        from scout_train.verl_tool import keys
+        from scout_train.verl_tool.settle import settle
 
-        keys.settle(config)
+        settle(config)
     checks.check_config(config)
     check_settings(config)
     return config

@@ -25,7 +25,44 @@ UNREAD = {
         # v1/trainer_base.py, `_init_critic`: the engine's limit for updates is the one for inference
         "critic.ppo_max_token_len_per_gpu": "set critic.ppo_infer_max_token_len_per_gpu: used for both",
         "actor_rollout_ref.actor.ppo_micro_batch_size": "set ppo_micro_batch_size_per_gpu",
-    }
+    },
+    "verl_tool": {
+        "actor_rollout_ref.rollout.do_sample": "set rollout.temperature",
+        # utils/rollout_skip.py puts them before a call that its trainer does not make
+        "actor_rollout_ref.rollout.skip_rollout": "remove it",
+        "actor_rollout_ref.rollout.skip_dump_dir": "remove it",
+        "actor_rollout_ref.rollout.agent.custom_async_server": "set rollout.name",
+        "actor_rollout_ref.model.hf_config_path": "name the folder with --model",
+        "data.return_raw_input_ids": "remove it",
+        # `verl_tool.settle` says these out of Scout's own keys
+        "actor_rollout_ref.agent.max_turns": "set scout.episode.max_turns",
+        "actor_rollout_ref.agent.max_action_length": "set scout.episode.max_turn_tokens",
+        "actor_rollout_ref.agent.max_obs_length": "set scout.episode.max_obs_tokens",
+        "actor_rollout_ref.agent.mask_observations": "observations are always masked",
+        "actor_rollout_ref.agent.enable_mtrl": "a trajectory is one sequence",
+        "actor_rollout_ref.agent.mtrl_sep": "a trajectory is one sequence",
+        "actor_rollout_ref.agent.tool_server_url": "set --tools",
+        "actor_rollout_ref.agent.tool_call_timeout": "set scout.tools.timeout_s",
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": "the loop is scout_verltool",
+        # in verl-tool's configuration and in none of its code
+        **{
+            f"actor_rollout_ref.agent.{name}": "remove it"
+            for name in (
+                *("min_turns", "max_start_length", "truncate_response_side", "rolling_with_prompt"),
+                *("call_tool_first", "additional_eos_token_ids"),
+            )
+        },
+        "actor_rollout_ref.agent.force_finish_for_last_turn": "set scout.episode.force_answer",
+        # of verl's newer engines (verl/workers/engine), which its FSDP workers do not go through
+        **{
+            f"{part}.fsdp_config.{name}": "remove it"
+            for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic.model")
+            for name in (
+                *("entropy_from_logits_with_chunking", "entropy_checkpointing", "forward_only"),
+                "use_torch_compile",
+            )
+        },
+    },
 }
 # Sections that verl hands on whole: one name is looked for in place of every key below it.
 WHOLE = {
@@ -38,17 +75,30 @@ _OURS = ("scout_train", "scout_agent", "scout_reward")
 ROOTS = {"verl": ("verl", "transfer_queue", *_OURS), "verl_tool": _OURS}
 # What only declares, checks or plans by a key.
 _DECLARES = re.compile(
-    r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers|checks|compose)\.py$"
-    r"|/scout_train/(?:preflight|plan)/"
+    r"/trainer/config/|/workers/config/(?!optimizer)"
+    r"|/scout_(?:train|reward)/(?:settings|readers|checks|compose|explain|cli|bench)\.py$"
+    r"|/scout_train/(?:preflight/|plan/|verl_tool/keys\.py)"
 )
-# Trainers and engines of verl that no overlay chooses: that they read a key helps nobody.
-_ELSEWHERE = re.compile(
-    r"/verl/(?:experimental/(?!agent_loop|reward_loop)|workers/engine/(?!fsdp|base|utils|__init__)|models/"
-    r"|tools/|utils/(?:megatron|reward_score)|trainer/(?:sft|main_eval|main_generation)|trainer/ppo/ray_trainer)"
-)
+# What a run of an engine does not go through: that it reads a key helps nobody. Trainers and workers that no
+# overlay chooses, upstream's reward managers and tool servers, what this project has for the other engine.
+_ELSEWHERE = {
+    "verl": re.compile(
+        r"/verl/(?:experimental/(?!agent_loop|reward_loop)|workers/engine/(?!fsdp|base|utils|__init__)|models/"
+        r"|tools/|utils/(?:megatron|reward_score)|trainer/(?:sft|main_eval|main_generation)"
+        r"|trainer/ppo/ray_trainer)|/scout_train/verl_tool/"
+    ),
+    "verl_tool": re.compile(
+        r"/verl/verl/(?:experimental/(?!agent_loop)|interactions/|model_merger/|models/|third_party/|tools/"
+        r"|trainer/(?!ppo/|constants_ppo)|utils/(?:megatron|reward_score|rollout_skip)"
+        r"|workers/(?:engine|reward_manager|reward_model|roles)/|workers/.*megatron)"
+        r"|/verl_tool/(?:servers|utils)/|/verl_tool/workers/(?:reward_manager|megatron)"
+        r"|/scout_train/(?:agent_loop|credit|critic_worker|manager|sampler|surplus|trainer\w*)\.py$"
+        r"|/scout_train/cpu/(?!rollout)|/scout_agent/(?:episode|factory)\.py$"
+    ),
+}
 
 
-_FIRST = ("/trainer/ppo/v1/", "/trainer/", "/workers/", "/experimental/agent_loop/")
+_FIRST = ("/trainer/ppo/v1/", "/scout_train/verl_tool/", "/trainer/", "/workers/", "/agent_loop/")
 
 
 def _nearness(path: Path) -> tuple[int, str]:
@@ -60,12 +110,12 @@ def _nearness(path: Path) -> tuple[int, str]:
 class Sources:
     """The Python files of an engine and of what runs in it, read once."""
 
-    def __init__(self, roots: Iterable[Path], elsewhere: re.Pattern[str] | None = _ELSEWHERE) -> None:
+    def __init__(self, roots: Iterable[Path], elsewhere: re.Pattern[str]) -> None:
         self.files: list[tuple[Path, str]] = []
         for root in roots:
             for path in sorted(root.rglob("*.py"), key=_nearness):
                 name = path.as_posix()
-                if not _DECLARES.search(name) and not (elsewhere and elsewhere.search(name)):
+                if not _DECLARES.search(name) and not elsewhere.search(name):
                     self.files.append((path, path.read_text(encoding="utf-8", errors="replace")))
 
     @classmethod
@@ -81,7 +131,7 @@ class Sources:
             if spec is None or not spec.submodule_search_locations:
                 return None
             found.append(Path(next(iter(spec.submodule_search_locations))))
-        return cls(found, _ELSEWHERE if engine == "verl" else None) if found else None
+        return cls(found, _ELSEWHERE[engine]) if found else None
 
     def reader(self, key: str) -> str | None:
         """``package/file.py:line`` of a place that reads the key, or None."""
@@ -107,8 +157,9 @@ def _names(section: str, text: str) -> bool:
 
 
 def unread(engine: str, key: str) -> str | None:
-    """What to do about a key that the engine accepts and never reads; None for all others."""
-    return UNREAD.get(engine, {}).get(key)
+    """What to do about a key, or a part of one, that the engine accepts and never reads; None for others."""
+    known = UNREAD.get(engine, {})
+    return next((say for dead, say in known.items() if key == dead or key.startswith(f"{dead}.")), None)
 
 
 def without_reader(engine: str, keys: Sequence[str]) -> list[str]:

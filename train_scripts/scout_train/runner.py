@@ -16,6 +16,8 @@ from typing import Any
 
 from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
+from scout_train.errors import UnfilledStepError
+from scout_train.vital import DIED, VITAL, watch_run
 
 
 def start_ray(config: Any, temp_dir: str) -> None:
@@ -94,7 +96,9 @@ def train(config: Any, temp_dir: str) -> None:
                 trainer.get_reward_handles(),
             )
             mark("ready")
+            watch_run()
             trainer.fit(loops)
+            VITAL.stop()
             succeeded = True
         except Exception:
             traceback.print_exc()  # now: leaving this block waits for threads that may wait for a dead Ray
@@ -106,6 +110,13 @@ def train(config: Any, temp_dir: str) -> None:
                 trainer.logger.finish(exit_code=0 if succeeded else 1)
 
 
+def unfilled(error: UnfilledStepError) -> int:
+    """Say why a step was not filled. Returns the exit code: a dead worker is no outage of the tool."""
+    died = VITAL.dead()
+    print(f"[scout] error: {died or error}", file=sys.stderr, flush=True)
+    return DIED if died else 3
+
+
 _START = time.perf_counter()
 
 
@@ -113,7 +124,6 @@ def main(argv: list[str]) -> int:
     """``argv``: the composed configuration and the folder for Ray."""
     from omegaconf import OmegaConf
 
-    from scout_train.errors import UnfilledStepError
     from scout_train.resume import checkpoints, step_of
 
     config_path, temp_dir = Path(argv[0]), argv[1]
@@ -129,8 +139,7 @@ def main(argv: list[str]) -> int:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2
     except UnfilledStepError as error:
-        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
-        return 3
+        return unfilled(error)
     mark("finished")
     return 0
 

@@ -19,6 +19,8 @@ def lost_why(trace: Trace) -> str | None:
     if trace.stop_reason is StopReason.INFRA_ERROR:
         kinds = [call.error_kind for call in trace.tool_calls if call.infra_error]
         return str((kinds or [trace.extra.get("policy_error", "infra_error")])[-1])
+    if trace.extra.get("drifted_tokens"):
+        return "DriftError"
     return None if trace.n_policy_tokens else f"{trace.stop_reason.value} before the first turn"
 
 
@@ -55,6 +57,10 @@ class StepTotals:
         self.masked += trace.extra.get("masked", False)
         if (why := lost_why(trace)) is not None:
             self.lost[why] += 1
+        if n_drifted := trace.extra.get("drifted_tokens"):  # the engine verl raises: count_failure
+            self.failed += 1
+            self.drifted_tokens += n_drifted
+            return
         if trace.stop_reason is StopReason.INFRA_ERROR:
             return
         self.scored += 1

@@ -13,6 +13,7 @@ from scout_train.agent_loop import surroundings
 from scout_train.errors import UnfilledStepError
 from scout_train.manager import DirectClient
 from scout_train.trainer_additions import ScoutAdditions
+from scout_train.vital import VITAL
 
 
 class ScoutTrainer(ScoutAdditions, PPOTrainerSync):  # type: ignore[misc]
@@ -70,6 +71,8 @@ class ScoutTrainer(ScoutAdditions, PPOTrainerSync):  # type: ignore[misc]
         try:
             super().fit(agent_loop_manager)
         except UnfilledStepError as error:
+            if VITAL.dead():
+                raise  # without its worker there is nothing to save
             self.global_steps -= 1
             traces = surroundings(self.config).traces
             why = [f"lost: {traces.why_lost()}"] if traces.why_lost() else []

@@ -29,6 +29,7 @@ from verl_tool.agent_loop.verltool_agent_loop import VerlToolAgentLoop
 from scout_agent.client import HttpTools
 from scout_agent.episode import EpisodeSettings
 from scout_agent.policy import Finish
+from scout_agent.tool_access import token_from_env
 from scout_agent.transformers_policy import observation_token_ids
 from scout_protocol.dialect import get_dialect
 from scout_protocol.errors import UserError
@@ -67,7 +68,9 @@ class Surroundings:
         self.dialect = get_dialect(self.episode.dialect)
         self.reward = reward_settings(self.settings.reward)
         tools = self.settings.tools
-        self.connection = HttpTools(tools.url, tools.timeout_s, tools.max_connections)
+        self.connection = HttpTools(
+            tools.url, tools.timeout_s, tools.max_connections, token_from_env(tools.token_env)
+        )
         self.tools = PatientTools(self.connection, tools.outage_patience_s)
         self._opening = asyncio.Lock()
         self._open = False
@@ -322,7 +325,7 @@ class ScoutVerlToolLoop(VerlToolAgentLoop):  # type: ignore[misc]
             mask = [0] * len(output.prompt_ids) + list(output.response_mask)
             if n_wrong := drift(sequence, mask, self.recorder.sampled):
                 trace.extra["drifted_tokens"] = n_wrong
-                lost = "DriftError"
+                lost = lost_why(trace)
         # verl stacks the parts of a batch by the first row's keys: a lost row has them too, all of a
         # trajectory that said nothing; it never reaches a batch.
         empty = score(

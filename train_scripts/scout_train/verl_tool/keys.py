@@ -1,15 +1,13 @@
 """Recipes for verl-tool: the overlays speak verl 0.9.1, this says the same in words of verl 0.7.0.dev.
 
 A key that both know goes through as it is. `RENAMED` keys have another name there. `CONSTANT` keys name what
-this
-engine does anyway: the same value is accepted, another refused. `NO_SUBJECT` keys of an overlay concern a
-part that this engine does not have, and are left out; on the command line they are refused. Everything else
-without a reader is refused by `scout_train.compose.apply`.
+this engine does anyway: the same value is accepted, another refused. `NO_SUBJECT` keys of an overlay concern
+a part that this engine does not have, and are left out; on the command line they are refused. Everything else
+without a reader is refused by `scout_train.compose`. What follows from a whole configuration is in `settle`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
@@ -36,6 +34,10 @@ CONSTANT: dict[str, tuple[Any, str]] = {
 }
 NO_SUBJECT = {
     "transfer_queue": "it has no TransferQueue",
+    # its workers compile by actor.use_torch_compile alone
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": "set actor_rollout_ref.actor.use_torch_compile",
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": "set actor_rollout_ref.ref.use_torch_compile",
+    "critic.fsdp.use_torch_compile": "its critic is never compiled",
     "actor_rollout_ref.rollout.free_cache_engine": "its rollout gets new weights when it wakes: always true",
     "scout.sampler.poll_interval_s": "it has no buffer to poll",
 }
@@ -45,7 +47,6 @@ NO_READER = {
     "scout.credit": "it has no turn-level credit: use engine verl",
     "trainer.v1": "it has one trainer",
 }
-ESTIMATORS = ("grpo", "gae")  # those that a recipe uses and a test runs here
 PLUGINS = {"scout_train.cpu.plugin": "scout_train.verl_tool.worker"}
 
 
@@ -85,7 +86,8 @@ def translated(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
         UserError: this engine has no reader for it.
     """
     typed = source.startswith("--")
-    if isinstance(value, dict) and key in ("trainer.v1", "transfer_queue", "reward.reward_manager"):
+    known = (*CONSTANT, *NO_READER, *NO_SUBJECT, *RENAMED)
+    if isinstance(value, dict) and any(name.startswith(f"{key}.") for name in known):
         return [pair for part, item in value.items() for pair in translated(f"{key}.{part}", item, source)]
     if key in CONSTANT:
         same, why = CONSTANT[key]
@@ -114,65 +116,3 @@ def translated(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
 
 def _under(key: str, prefix: str) -> bool:
     return key == prefix or key.startswith(f"{prefix}.")
-
-
-def settle(config: Any) -> None:
-    """Fill in what follows from the rest, once paths and seeds are known.
-
-    Raises:
-        UserError: settings that this engine cannot follow.
-    """
-    from dataclasses import asdict
-
-    from omegaconf import open_dict
-
-    from scout_train.settings import reward_settings
-
-    _check(config)
-    episode, rollout = config.scout.episode, config.actor_rollout_ref.rollout
-    with open_dict(config):
-        seed = rollout.pop("seed", 0)  # its rollout section has none
-        rollout.free_cache_engine = True
-        if rollout.name == "transformers":
-            rollout.engine_kwargs.transformers = {
-                "seed": seed,
-                **rollout.engine_kwargs.get("transformers", {}),
-            }
-        rollout.agent.agent_loop_config_path = str(Path(__file__).with_name("agent_loop.yaml"))
-        config.actor_rollout_ref.agent.update(
-            {
-                "max_turns": episode.max_turns - 1,  # there: tool calls; one more turn is played after them
-                "max_action_length": episode.max_turn_tokens,
-                "max_obs_length": config.data.max_response_length,  # cut before, both tags kept: `agent_loop`
-                "mask_observations": True,
-                "enable_mtrl": False,
-                "mtrl_sep": "{obs}",  # unset, its loop takes one out of the chat template
-                "logprobs": True,
-                "tool_server_url": f"{config.scout.tools.url}/get_observation",
-                "tool_call_timeout": config.scout.tools.timeout_s,
-            }
-        )
-        config.reward_model.reward_kwargs = {
-            "dialect": episode.dialect,
-            **asdict(reward_settings(config.scout.reward)),
-        }
-
-
-def _check(config: Any) -> None:
-    agent, algorithm = config.actor_rollout_ref.agent, config.algorithm
-    if agent.mask_overlong_loss:
-        raise UserError(
-            "actor_rollout_ref.agent.mask_overlong_loss",
-            True,
-            "it also masks answers on the last allowed turn: use scout.reward.overlong_mask",
-        )
-    if algorithm.adv_estimator not in ESTIMATORS:
-        raise UserError(
-            "algorithm.adv_estimator",
-            algorithm.adv_estimator,
-            f"the engine verl_tool has {', '.join(ESTIMATORS)}: use engine verl",
-        )
-    if config.scout.episode.max_turns < 2:
-        raise UserError(
-            "scout.episode.max_turns", config.scout.episode.max_turns, "the engine verl_tool needs at least 2"
-        )

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
     from scout_train.errors import UnfilledStepError
     from scout_train.resume import checkpoints, step_of
-    from scout_train.runner import mark
+    from scout_train.runner import mark, unfilled
 
     config = OmegaConf.load(Path(argv[0]))
     config.actor_rollout_ref.model.path = str(Path(config.scout.run.dir) / MODEL)
@@ -65,8 +65,7 @@ def main(argv: list[str]) -> int:
         print(f"[scout] error: {error}", file=sys.stderr, flush=True)
         return 2
     except UnfilledStepError as error:
-        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
-        return 3
+        return unfilled(error)
     mark("finished")
     return 0
 

@@ -34,6 +34,7 @@ from scout_train.verl_tool.agent_loop import GROUP, LOST, MEMBER, STEP, TRACE
 from scout_train.verl_tool.groups import GroupOptions, GroupSource
 from scout_train.verl_tool.loops import Loops
 from scout_train.verl_tool.trim import trim_padding
+from scout_train.vital import VITAL, watch_run
 
 verl.experimental.agent_loop.AgentLoopManager = Loops  # where ``init_workers`` looks it up, as verl-tool does
 SURPLUS = "surplus.pt"  # in a checkpoint: groups and questions that were drawn and not trained
@@ -350,8 +351,12 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         """
         original, verl.utils.tracking.Tracking = verl.utils.tracking.Tracking, self._attach_log()
         try:
+            watch_run()
             super().fit()
+            VITAL.stop()
         except UnfilledStepError as error:
+            if VITAL.dead():
+                raise  # without its worker there is nothing to save
             raise self._paused(error) from error
         finally:
             verl.utils.tracking.Tracking = original

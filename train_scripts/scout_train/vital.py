@@ -1,0 +1,85 @@
+"""The processes that a run cannot do without: one that dies ends the run at once, and is named.
+
+Ray raises where a call of the trainer waits for a worker that died. A rollout that fails so looks like an
+outage, and TransferQueue's storage is reached past Ray: nothing is raised, and the run would hang until the
+stall limit. So the processes of this machine are looked at; those of other nodes are left to Ray and to
+``--stall-timeout-s``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+
+import psutil
+
+EVERY_S = 0.5
+DIED = 1  # exit code
+# Classes of Ray actors, by the title that Ray gives their processes, and Ray's own two.
+ACTORS = ("WorkerDict", "StorageUnit", "TransferQueueController", "AgentLoopWorker")
+DAEMONS = ("raylet", "gcs_server")
+
+
+def _vital_name(process: psutil.Process) -> str:
+    """How a person knows the process; empty for one that is not looked after."""
+    with contextlib.suppress(psutil.Error, IndexError):
+        name, title = str(process.name()), str(process.cmdline()[0])
+        if name in DAEMONS:
+            return name
+        if title.startswith("ray::"):
+            return next((actor for actor in ACTORS if actor in title), "")
+    return ""
+
+
+class Vital:
+    """Looks after processes from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._processes: dict[psutil.Process, str] = {}
+        self._stopped = threading.Event()
+
+    def start(self, family: psutil.Process) -> list[str]:
+        """Note the vital ones among the descendants of ``family``, and end this process when one dies.
+
+        Returns:
+            Their names.
+        """
+        found = {p: _vital_name(p) for p in family.children(recursive=True)}
+        self._processes = {p: name for p, name in found.items() if name}
+        threading.Thread(target=self._run, name="vital", daemon=True).start()
+        return sorted(self._processes.values())
+
+    def dead(self) -> str:
+        """What to say of the first process that is gone; empty while all are there."""
+        for process, name in self._processes.items():
+            gone = not process.is_running()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                gone = gone or process.status() == psutil.STATUS_ZOMBIE
+            if gone:
+                return (
+                    f"the process {name} (pid {process.pid}) died, often of a lack of memory; the same "
+                    "command goes on from the last checkpoint"
+                )
+        return ""
+
+    def stop(self) -> None:
+        """From now on they may end."""
+        self._stopped.set()
+        self._processes = {}
+
+    def _run(self) -> None:
+        while not self._stopped.wait(EVERY_S):
+            if said := self.dead():
+                print(f"[scout] error: {said}", file=sys.stderr, flush=True)
+                os._exit(DIED)
+
+
+VITAL = Vital()
+
+
+def watch_run() -> None:
+    """Look after the processes of this run: those that the guard, our parent, will end."""
+    names = VITAL.start(psutil.Process(os.getppid()))
+    print(f"[scout] looking after {', '.join(names)}", flush=True)
