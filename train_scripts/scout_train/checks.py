@@ -14,6 +14,7 @@ from scout_agent.model_folder import weights_bytes
 from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow
+from scout_train.cpu.vllm_name import cpu_build
 
 VERL = "0.9.1"
 MIN_CORES = 2
@@ -113,7 +114,13 @@ def check_packages(config: Any) -> None:
 def _check_placement(config: Any) -> None:
     """The rollout has cards, and a tensor-parallel group of it fits the cards of a node."""
     rollout, device = config.actor_rollout_ref.rollout, config.trainer.device
-    if (rollout.name == "transformers") != (device == "cpu"):
+    if device == "cpu" and rollout.name == "vllm" and cpu_build() is not None:
+        # it has no sleep mode, and other types are packed on some CPUs: see `cpu.patches.plain_vllm_linear`
+        for key, needed, default in (("enable_sleep_mode", False, True), ("dtype", "float32", "")):
+            if (value := rollout.get(key, default)) != needed:
+                remedy = f"vLLM's CPU build needs {needed}: --with vllm_cpu"
+                raise UserError(f"actor_rollout_ref.rollout.{key}", value, remedy)
+    elif (rollout.name == "transformers") != (device == "cpu"):
         needed = "transformers" if device == "cpu" else "vllm or sglang"
         raise UserError("actor_rollout_ref.rollout.name", rollout.name, f"on {device} choose {needed}")
     if config.trainer.v1.trainer_mode != "sync" and device == "cpu":
