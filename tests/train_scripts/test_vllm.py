@@ -26,7 +26,7 @@ import pytest
 from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.records import Author, Span, StopReason, Trace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed here: make test-vllm", allow_module_level=True)
 
@@ -36,6 +36,8 @@ SETTINGS = [
     f"actor_rollout_ref.actor.ppo_mini_batch_size={N_QUESTIONS}",
     f"actor_rollout_ref.rollout.n={N_MEMBERS}",
     "actor_rollout_ref.actor.optim.lr=3e-3",  # so that old weights would be noticed
+    "scout.episode.turn_timeout_s=300",  # a busy machine is not what is tested
+    "scout.episode.trajectory_timeout_s=600",
 ]
 
 
@@ -117,10 +119,16 @@ def run(model: Path, rows_file: Path, tools: str, tmp_path_factory: pytest.TempP
     out = tmp_path_factory.mktemp("vllm") / "run"
     options = ["--algo", "grpo", "--cluster", "cpu", "--with", "vllm_cpu", "recompute", "--model", model]
     options += ["--train", rows_file, "--tools", tools, "--out", out, "--steps", "2", "--save-every", "1"]
-    options += ["--time-limit-s", "600", *(x for s in SETTINGS for x in ("--set", s))]
+    options += [
+        "--time-limit-s",
+        "800",
+        "--stall-timeout-s",
+        "600",
+        *(x for s in SETTINGS for x in ("--set", s)),
+    ]
     argv = [sys.executable, "-m", "scout_train.launch", *map(str, options)]
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=700, env=environment())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
     left_over = {p.pid for p in psutil.Process().children(recursive=True)} - before

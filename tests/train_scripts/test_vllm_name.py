@@ -63,6 +63,17 @@ def check(word: str, *settings: tuple[str, object]) -> None:
     )
 
 
+def test_heads_that_the_cpu_build_cannot_attend_with_are_one_line(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: object())
+    config = recipes.compose(
+        Choice(options=("vllm_cpu",)), [("actor_rollout_ref.model.path", str(model_dir))]
+    )
+    with pytest.raises(UserError, match=r"--model: .*heads of 8 channels: .*32, 64"):
+        checks.check_packages(config)
+
+
 def test_with_it_the_word_is_accepted_and_half_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "cpu_build", lambda: object())
     check("vllm_cpu")

