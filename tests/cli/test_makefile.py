@@ -105,15 +105,17 @@ def test_a_missing_input_is_one_line(args: tuple[str, ...], says: str) -> None:
     assert len(mine) == 1 and mine[0].startswith(says)
 
 
-def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["setup", "setup-vllm"])
+def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+    script = f"{name.replace('-', '_')}.sh"
     fake = tmp_path / "python2"
     fake.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     fake.chmod(0o755)
     copy = tmp_path / "checkout"
     (copy / "requirements").mkdir(parents=True)
-    shutil.copy(REPO / "requirements" / "setup.sh", copy / "requirements")
+    shutil.copy(REPO / "requirements" / script, copy / "requirements")
     done = subprocess.run(
-        [copy / "requirements" / "setup.sh"],
+        [copy / "requirements" / script],
         env={"PATH": os.environ["PATH"], "PYTHON": str(fake)},
         capture_output=True,
         text=True,
@@ -121,8 +123,10 @@ def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(tmp_path:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == f"setup: python: {fake}: needs 3.11 or 3.12: install it, or name it with PYTHON=…\n"
-    assert not (copy / ".venv").exists()
+    assert (
+        done.stderr == f"{name}: python: {fake}: needs 3.11 or 3.12: install it, or name it with PYTHON=…\n"
+    )
+    assert not list(copy.glob(".venv*"))
 
 
 def test_the_submodule_is_pinned_and_empty_is_fine() -> None:

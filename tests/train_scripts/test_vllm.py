@@ -25,6 +25,7 @@ import pytest
 
 from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.records import Author, Span, StopReason, Trace
+from scout_protocol.turn import Action, parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 if importlib.util.find_spec("vllm") is None:
@@ -35,7 +36,7 @@ SETTINGS = [
     f"data.train_batch_size={N_QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={N_QUESTIONS}",
     f"actor_rollout_ref.rollout.n={N_MEMBERS}",
-    "actor_rollout_ref.actor.optim.lr=3e-3",  # so that old weights would be noticed
+    "actor_rollout_ref.actor.optim.lr=5e-4",  # so that old weights would be noticed
     "scout.episode.turn_timeout_s=300",  # a busy machine is not what is tested
     "scout.episode.trajectory_timeout_s=600",
 ]
@@ -151,12 +152,15 @@ def test_both_steps_are_complete_and_nothing_is_left(run: Run) -> None:
 
 
 def test_the_tool_server_answered(run: Run) -> None:
-    calls = [c for t in run.traces for c in t.tool_calls]
+    calls = [c for t in run.traces for c in t.tool_calls if c.valid]
     assert calls and any(t.n_searches and t.score["em"] for t in run.traces)
+    found = 0
     for trace in run.traces:
-        for span in trace.spans:
-            if span.author is Author.TOOL:
-                assert "The capital of" in span.text and span.logprobs is None
+        for turn, answer in zip(trace.spans, trace.spans[1:], strict=False):
+            if answer.author is Author.TOOL and parse(turn.text, SEARCH_R1).action is Action.SEARCH:
+                assert "</search>" in turn.text and "The capital of" in answer.text
+                found += 1
+    assert found == len(calls)
 
 
 def test_turns_end_where_the_episode_expects(run: Run) -> None:
@@ -173,9 +177,6 @@ def test_turns_end_where_the_episode_expects(run: Run) -> None:
             assert tokenizer.decode(ids(span)) == span.text
         if trace.stop_reason is StopReason.ANSWER:
             assert "</answer>" in own(trace)[-1].text
-        for span, after in zip(trace.spans, trace.spans[1:], strict=False):
-            if after.author is Author.TOOL:
-                assert "</search>" in span.text
     assert ended > len(run.traces) / 2
     assert all(m["scout/tokens_after_stop"] == 0 for m in run.metrics)
 
@@ -231,6 +232,6 @@ def test_every_step_samples_from_the_newest_weights(run: Run) -> None:
     print(
         f"largest log-probability gap: newest weights {gaps[0]:.1e} {gaps[1]:.1e}, one step old {stale:.1e}"
     )
-    assert max(gaps) < 1e-3 and stale > 10 * max(gaps)
+    assert max(gaps) < 1e-4 and stale > 10 * max(gaps)
     for line in run.metrics:  # verl's own comparison, with the training engine's second pass
-        assert line["training/rollout_probs_diff_max"] < 1e-3
+        assert line["training/rollout_probs_diff_max"] < 1e-4

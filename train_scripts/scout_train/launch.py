@@ -97,8 +97,8 @@ def shared_variables(config: Any) -> dict[str, str]:
     device = str(config.trainer.device)
     # verl ships cuda and npu and finds out which one it has; "cpu" is ours
     platform = {"VERL_USE_EXTERNAL_MODULES": "scout_train.cpu.platform", "VERL_PLATFORM": "cpu"}
-    # vLLM's CPU build: GiB of its cache, no binding to cores that others use too, its processes on loopback, and
-    # no C++ compiler at its first sample (enforce_eager does not reach the sampler)
+    # vLLM's CPU build: GiB of its cache, no binding to cores that others use too, its processes on loopback,
+    # and no C++ compiler at its first sample (enforce_eager does not reach the sampler)
     vllm_cpu = {
         "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
