@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from scout_protocol.errors import UserError
 from scout_train import checks
 from scout_train import compose as recipes
 from scout_train.compose import Choice
+from scout_train.preflight import machine
 
 ASK = """
 import sys
@@ -61,6 +64,17 @@ def check(word: str, *settings: tuple[str, object]) -> None:
     checks.check_config(
         recipes.compose(Choice(options=(word,)), [("trainer.total_training_steps", 1), *settings])
     )
+
+
+@pytest.mark.parametrize(("free_gib", "verdict"), [(6.5, "refuse"), (7.5, "ok")])
+def test_preflight_knows_that_vllm_needs_more_memory(
+    free_gib: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: int(free_gib * 2**30))
+    facts: Any = SimpleNamespace(on_cpu=True, layout=SimpleNamespace(batched_rollout=True), shape=None)
+    assert machine.memory(facts).verdict.value == verdict
+    facts.layout.batched_rollout = False
+    assert machine.memory(facts).verdict.value == "ok"
 
 
 def test_heads_that_the_cpu_build_cannot_attend_with_are_one_line(

