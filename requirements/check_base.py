@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-HEAVY = ("torch", "ray", "verl", "transformers", "numpy", "pyarrow")
+HEAVY = ("torch", "ray", "verl", "transformers", "numpy", "pyarrow", "locust", "gevent")
 
 for name in HEAVY:
     assert importlib.util.find_spec(name) is None, f"the base install brings {name}"

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("scout_data.cli", "RL rows: fetch, make, split, mix, audit, plan"),
     "reward": ("scout_reward.cli", "score trajectories and show the parts of the score"),
     "sft": ("scout_sft.cli", "demonstrations, the tiny model, and the warm-up"),
+    "demos": ("scout_cli.demos", "demonstrations from a HotpotQA file, with a tool server of its own"),
     "explain": ("scout_train.explain", "what a recipe changes in verl, and why"),
     "plan": ("scout_train.plan.cli", "memory by part and time of a run, before it starts"),
     "preflight": ("scout_train.preflight.cli", "check what a training run needs; `scout train` does it too"),

@@ -91,6 +91,14 @@ def _check(pa: Any, table: pa.Table, path: Any) -> None:
     refuse(blank(table.column("data_source")), "data_source", "must not be empty")
     refuse(_empty(pc, answers), "golden_answers", "needs at least one answer")
     refuse(_empty(pc, table.column("prompt")), "prompt", "must be a list of messages: make the row again")
+    prompts = table.column("prompt")
+    messages = pc.list_flatten(prompts)
+    for field in ("role", "content"):
+        at = pc.index(pc.is_null(pc.struct_field(messages, [field])), True).as_py()
+        if at >= 0:
+            row = pc.list_parent_indices(prompts)[at].as_py()
+            remedy = f"every message needs a {field}: make the row again"
+            raise UserError(f"{path}: row {row}, column prompt", repr(prompts[row].as_py()), remedy)
     texts = blank(pc.list_flatten(answers))
     bad = pc.index(texts, True).as_py()
     if bad >= 0:

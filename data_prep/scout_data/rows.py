@@ -202,12 +202,28 @@ def read_rows(path: str | os.PathLike[str]) -> list[RLRow]:
             raise UserError(f"{where}, column question", repr(record["question"]), "must not be empty")
         answers = check_answers(record["golden_answers"], f"{where}, column golden_answers")
         check_target(record["reward_model"], answers, where)
+        _check_prompt(record["prompt"], where)
         try:
             row = msgspec.convert(_without_nulls(record), RLRow)
         except msgspec.ValidationError as error:
             raise UserError(where, error, "must have the types of scout_protocol.records.RLRow") from error
         rows.append(row)
     return rows
+
+
+def _check_prompt(prompt: Any, where: str) -> None:
+    """Messages with a role and a content each.
+
+    Raises:
+        UserError: naming ``where``: anything else, such as a column of nulls.
+    """
+    messages = prompt if isinstance(prompt, list) and prompt else [None]
+    for message in messages:
+        known = message if isinstance(message, dict) else {}
+        missing = [key for key in ("role", "content") if not isinstance(known.get(key), str)]
+        if missing:
+            remedy = f"must be a list of messages, each with a {missing[0]}: make the row again"
+            raise UserError(f"{where}, column prompt", repr(prompt)[:200], remedy)
 
 
 def read_parquet(path: str | os.PathLike[str], columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,20 +10,21 @@ from scout_eval.charts import Series, line_chart
 from scout_eval.sheet import NOTHING, Cell, Figure, Panels, Sheet, Table, number
 
 NAMES = {
-    START: "warm-up",
+    START: "start",
     "grpo": "GRPO",
     "dr_grpo": "Dr.GRPO",
     "dapo": "DAPO",
-    "dapo_dr_grpo": "DAPO + Dr.GRPO",
+    "dapo_dr_grpo": "DAPO+Dr",
     "gspo": "GSPO",
     "ppo": "PPO",
 }
 _COLUMNS = ("EM", "1h", "2h", "3h", "srch", "acc.", "zero", "first", "tokens", "s/step", "over")
 _ABOUT = (
-    "EM, by hops, and searches: held-out questions, greedy. acc.: groups with both right and wrong members "
-    "among those generated, where the algorithm filters. zero: trained groups whose members all have the "
-    "same reward and hence no gradient; first: in the first five steps. tokens: sampled by the policy. over: "
-    "what a step takes beyond the model's generation and its update, relative to these (median)."
+    "start: the warm-up. DAPO+Dr: DAPO's data, Dr.GRPO's scale. EM, by hops, searches: held-out questions, "
+    "greedy. acc.: groups with both right and wrong members among those generated, where the algorithm "
+    "filters. zero: trained groups whose members all have the same reward and hence no gradient; first: in "
+    "the first five steps. tokens: sampled by the policy. over: what a step takes beyond the model's "
+    "generation and its update, relative to these (median)."
 )
 _PANELS = (
     ("Exact match of rollouts", "scout/em"),
@@ -45,7 +46,6 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
     by_algo = _grouped(runs)
     seeds = sorted({run.result.seed for run in runs})
     start = by_algo.get(START, [])
-    best = max((a for a in by_algo if a != START), key=lambda a: _mean_of(by_algo[a], lambda r: r.em) or 0.0)
     sheet = Sheet(
         "Algorithms compared",
         f"{folder}: seeds {', '.join(map(str, seeds))}; EM "
@@ -61,7 +61,6 @@ def algos_sheet(folder: str, runs: Sequence[AlgoRun]) -> Sheet:
     rows = [[Cell(f"{r.result.seed} {name_of(r.result.algo)}"), *_cells(r.result)] for r in runs]
     sheet.blocks.append(Table("Every run", ("seed", *_COLUMNS), rows, "95 % intervals over questions."))
     sheet.blocks.append(_panels(runs, by_algo))
-    sheet.headline += f". Highest: {name_of(best)}."
     return sheet
 
 
@@ -98,8 +97,8 @@ def _mean_of(runs: Sequence[AlgoRun], read: Callable[[Result], float | None]) ->
 def _means(results: Sequence[Result]) -> list[Cell]:
     ems = [r.em for r in results]
     return [
-        Cell(f"{statistics.fmean(ems):.3f}", f"{min(ems):.3f}–{max(ems):.3f}"),
-        *(number(_mean([r.hops.get(h) for r in results]), 2) for h in "123"),
+        Cell(_short(statistics.fmean(ems)), f"{_short(min(ems))}–{_short(max(ems))}"),
+        *(_hop(_mean([r.hops.get(h) for r in results])) for h in "123"),
         number(_mean([r.searches for r in results]), 2),
         _percent(_mean([r.accept_rate for r in results])),
         _percent(_mean([r.zero_gradient_share for r in results])),
@@ -112,8 +111,8 @@ def _means(results: Sequence[Result]) -> list[Cell]:
 
 def _cells(r: Result) -> list[Cell]:
     return [
-        Cell(f"{r.em:.3f}", f"{r.em_low:.3f}–{r.em_high:.3f}"),
-        *(number(r.hops.get(h), 2) for h in "123"),
+        Cell(_short(r.em), f"{_short(r.em_low)}–{_short(r.em_high)}"),
+        *(_hop(r.hops.get(h)) for h in "123"),
         number(r.searches, 2),
         _percent(r.accept_rate),
         _percent(r.zero_gradient_share),
@@ -122,6 +121,15 @@ def _cells(r: Result) -> list[Cell]:
         number(r.step_s, 1),
         _percent(r.overhead_share),
     ]
+
+
+def _short(value: float, digits: int = 3) -> str:
+    """Without the zero that every share below 1 begins with: the table has to fit a terminal."""
+    return f"{value:.{digits}f}".removeprefix("0") if value < 1 else f"{value:.{digits - 1}f}"
+
+
+def _hop(value: float | None) -> Cell:
+    return NOTHING if value is None else Cell(_short(value, 2))
 
 
 def _percent(value: float | None) -> Cell:

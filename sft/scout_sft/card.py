@@ -24,6 +24,7 @@ def write_card(out: Path, result: HarvestResult, left_out: dict[str, int]) -> Pa
         "stop_too_early": result.early,
         "found_answer_context": sum(demo.found_answer_context for demo in demos),
         "query_reveals_answer": result.revealing,
+        "copies_of_long_chains": result.repeated,
         "searches": {str(n): count for n, count in result.searches.items()},
         "strategies": result.by_strategy,
         "data_sources": dict(sorted(sources.items())),

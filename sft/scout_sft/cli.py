@@ -1,4 +1,4 @@
-"""`scout sft init|harvest|train`: argument parsing; the heavy modules are imported when they are needed."""
+"""`scout sft init|harvest|train|readiness`: arguments; heavy modules are imported on use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 from scout_protocol.dialect import DIALECTS
 from scout_protocol.errors import UserError
+from scout_sft import readiness_cli
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scout sft", description=__doc__.split(":")[0] if __doc__ else None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="init|harvest|train")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="init|harvest|train|readiness")
     style = argparse.ArgumentDefaultsHelpFormatter
 
     init = commands.add_parser(
@@ -60,7 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     harvest.add_argument("--max-turn-tokens", type=int, default=256, help="of --strategy policy")
     harvest.add_argument("--max-response-tokens", type=int, default=2048, help="of --strategy policy")
     harvest.add_argument("--max-obs-tokens", type=int, default=512, help="of --strategy policy")
-    harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge: spread evenly, e.g. 1-5")
+    harvest.add_argument("--searches", metavar="LOW-HIGH", help="of bridge, keywords: spread, e.g. 1-5")
+    harvest.add_argument(
+        "--long-chain-repeat", type=int, default=1, help="write a long chain so many times (over-sampling)"
+    )
+    harvest.add_argument("--long-chain-from", type=int, default=3, help="searches that make a long chain")
     harvest.add_argument(
         "--max-revealing-share", type=float, default=0.2, help="most that put the answer into a query first"
     )
@@ -85,7 +90,33 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--model", type=Path, required=True, help="Hugging Face folder to start from")
     train.add_argument("--demos", type=Path, required=True, help="demonstrations, parquet")
     train.add_argument("--out", type=Path, required=True, help="folder of the run; the result is OUT/hf")
-    train.add_argument("--steps", type=int, required=True, help="optimizer steps")
+    train.add_argument(
+        "--steps", type=int, default=0, help="optimizer steps, fixed; 0: it stops by itself (--stop)"
+    )
+    train.add_argument("--epochs", type=float, default=3.0, help="without --steps: passes at most")
+    train.add_argument(
+        "--stop",
+        default="auto",
+        choices=("auto", "never", "loss", "format", "both"),
+        help="loss: the validation loss no longer falls; format: rollouts keep it; auto: never with --steps, "
+        "else loss, and format with --probe-rows",
+    )
+    train.add_argument("--stop-patience", type=int, default=3, help="validations without a lower loss")
+    train.add_argument("--stop-min-delta", type=float, default=0.005, help="share of it that is lower")
+    train.add_argument("--stop-format", type=float, default=0.95, help="share of well-formed rollouts")
+    train.add_argument("--stop-em", type=float, default=0.0, help="and of right ones")
+    train.add_argument("--probe-rows", default="", help="RL rows, parquet, to sample rollouts of: held out")
+    train.add_argument("--server", default="http://127.0.0.1:5000", help="tool server of the rollouts")
+    train.add_argument(
+        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
+    )
+    train.add_argument("--probe-samples", type=int, default=4, help="rollouts of each question")
+    train.add_argument("--probe-limit", type=int, default=32, help="questions")
+    train.add_argument("--probe-max-turns", type=int, default=4, help="policy turns of a rollout")
+    train.add_argument("--probe-max-turn-tokens", type=int, default=256, help="tokens of a turn")
+    train.add_argument("--probe-max-response-tokens", type=int, default=2048, help="tokens of a rollout")
+    train.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank; 0: all weights")
+    train.add_argument("--lora-alpha", type=int, default=0, help="their scale; 0: twice the rank")
     train.add_argument("--batch", type=int, default=16, help="demonstrations per step")
     train.add_argument("--lr", type=float, default=3e-3, help="highest learning rate")
     train.add_argument(
@@ -107,7 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--val-share", type=float, default=0.02, help="share held out for the validation loss")
     train.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
     train.add_argument("--val-every", type=int, default=50, help="steps between validations")
-    train.add_argument("--keep", default="last", choices=("last", "best"), help="checkpoint to export")
+    train.add_argument(
+        "--keep",
+        default="auto",
+        choices=("auto", "last", "best"),
+        help="checkpoint to export; best: by pass@1 of probes, else by validation loss; auto: best where a "
+        "rule may stop the run, else last",
+    )
     train.add_argument(
         "--demos-per-pass", type=int, default=8, help="CPU: demonstrations in one forward pass"
     )
@@ -125,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--set", dest="overrides", action="append", default=[], help="key=value of verl's SFT config"
     )
+    readiness_cli.add(commands, style)
     return parser
 
 
@@ -136,6 +174,8 @@ def main(argv: list[str]) -> int:
         return _init(**options)
     if command == "harvest":
         return _harvest(**options)
+    if command == "readiness":
+        return readiness_cli.run(options)
     return _train(**options)
 
 
@@ -184,6 +224,8 @@ def _harvest(
             f"({share:.1%}), {counts['kept']} kept"
         )
     print(f"query reveals the answer: {result.revealing} of {result.kept}")
+    if result.repeated:
+        print(f"copies of long chains: {result.repeated}")
     for reason, n in result.rejected.items():
         print(f"rejected, {reason}: {n}")
     if result.resumed:

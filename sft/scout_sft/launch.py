@@ -124,11 +124,13 @@ def watch(
     tail: MetricsTail,
     on_metrics: Callable[[int, dict[str, Any]], None],
     stall_timeout_s: float,
+    enough: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run the trainer to its end and hand on its metrics; returns its exit status.
+    """Run the trainer to its end and hand on its metrics; returns its exit status, 0 where it was enough.
 
     Args:
         log: where its output goes.
+        enough: asked again and again; once it is true the trainer is ended. The time it takes is no silence.
         stall_timeout_s: longest silence of the metrics; the first one may take `STARTUP_S` longer.
 
     Raises:
@@ -152,6 +154,10 @@ def watch(
                     on_metrics(step, metrics)
                 if status is not None:
                     return status
+                asked = time.monotonic()
+                if enough():
+                    return 0
+                deadline += time.monotonic() - asked
                 if time.monotonic() > deadline:
                     raise UserError(
                         "the trainer",

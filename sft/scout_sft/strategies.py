@@ -24,6 +24,7 @@ _ASKING = frozenset(
     )
 )
 _WORD = re.compile(r"[\w'’.&-]+")
+_NAME = re.compile(r"[A-Z][\w'’.&-]*\w(?: [A-Z0-9][\w'’.&-]*\w)*")  # capitalised words in a row
 _PUNCTUATION = re.compile(r"[^\w\s]")
 _YES_NO = frozenset({"yes", "no", "noanswer"})
 
@@ -47,15 +48,17 @@ def supporting_titles(row: RLRow) -> list[str]:
 def queries(row: RLRow, strategy: str, searches: int | None = None) -> list[str]:
     """The queries for a row; empty where the strategy has none for it.
 
-    ``golden``: the answer itself, for recall alone. ``keywords``: the question, cleaned.
-    ``bridge``: one supporting page after the other, a real chain.
+    ``golden``: the answer itself, for recall alone. ``keywords``: the question, cleaned; then the names in
+    it, each alone and with other words of the question. ``bridge``: one supporting page after the other, a
+    real chain.
 
     Args:
-        searches: for ``bridge``, how many: 1 to `MOST_SEARCHES`; None for one per page.
+        searches: for ``keywords`` (at most so many: a question has only so much to ask) and ``bridge``: 1 to
+            `MOST_SEARCHES`; None for one, or for one per page.
     """
     words = keywords(row.question)
     if strategy == "keywords":
-        return [words]
+        return _narrower(row.question, words)[: searches or 1]
     if strategy == "golden":
         answer = row.golden_answers[0]
         return [words if normalise(answer) in _YES_NO else answer]  # "yes" is no query
@@ -73,6 +76,19 @@ def queries(row: RLRow, strategy: str, searches: int | None = None) -> list[str]
         4: [words, first, closer[first], last],
         5: [words, first, closer[first], last, closer[last]],
     }[searches]
+
+
+def _without_asking(name: str) -> str:
+    """A capitalised run without the word of asking that begins a sentence ("Were Ada" is "Ada")."""
+    first, _, rest = name.partition(" ")
+    return rest if first.lower() in _ASKING else name
+
+
+def _narrower(question: str, words: str) -> list[str]:
+    """The cleaned question, every name in it, and every name with what else is asked; no query twice."""
+    names = [name for found in _NAME.findall(question) if (name := _without_asking(found))]
+    closer = [f"{name} {rest}" for name in names if (rest := _rest(words, name))]
+    return list({query.lower(): query for query in [words, *names, *closer]}.values())
 
 
 def _rest(words: str, title: str) -> str:

@@ -1,70 +1,36 @@
-"""`scout sft train`: the warm-up. Runs verl's SFT trainer, follows it, resumes it, exports the result."""
+"""`scout sft train`: the warm-up. Runs verl's SFT trainer, follows, stops, resumes it, exports the result."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scout_agent.model_folder import export_model, weights_bytes
+from scout_agent.model_folder import weights_bytes
+from scout_data.rows import read_rows
+from scout_data.split import question_key
 from scout_protocol.errors import UserError
 from scout_protocol.records import SFTRow
 from scout_sft import checkpoints as saved
+from scout_sft import run_folder
+from scout_sft.export import export_checkpoint
+from scout_sft.history import History, add_probe, past, read_probes
 from scout_sft.launch import MetricsTail, watch, worker_command, worker_env
 from scout_sft.plan import unit_interval
+from scout_sft.probe import probe
 from scout_sft.progress import Progress
 from scout_sft.rows import read_demos, write_demos
+from scout_sft.stop import LOSS, choose, reason_to_stop, rules
 from scout_sft.verl_config import TrainSettings, verl_overrides
 
 RESULT = "result.json"
-# Changing these does not change what is learned, so a run may go on with other values.
-FREE = frozenset({"nproc", "threads", "stall_timeout_s", "platform_module", "external_lib", "save_every"})
-
-
-@dataclass(slots=True)
-class History:
-    """Metrics by step; of a step that was done twice, the later counts."""
-
-    train: dict[int, dict[str, float]] = field(default_factory=dict)
-    val: dict[int, float] = field(default_factory=dict)
-
-    def add(self, step: int, metrics: dict[str, Any]) -> None:
-        """Take in one line of verl's file logger."""
-        if "val/loss" in metrics:
-            self.val[step] = float(metrics["val/loss"])
-        if "train/loss" in metrics:
-            self.train[step] = {
-                "loss": float(metrics["train/loss"]),
-                "grad_norm": float(metrics["train/grad_norm"]),
-                # verl logs the rate after its scheduler has moved on
-                "next_lr": float(metrics["train/lr"]),
-                "tokens": float(metrics["train/global_tokens"]),
-            }
-
-    def best(self, steps: Sequence[int]) -> int | None:
-        """Of these steps the one with the lowest validation loss."""
-        known = [s for s in steps if math.isfinite(self.val.get(s, math.inf))]
-        return min(known, key=lambda s: (self.val[s], s)) if known else None
-
-    def write(self, path: Path) -> None:
-        """One JSON line per step: step, loss, grad_norm, next_lr, tokens, and val_loss where there is one."""
-        lines = []
-        for step in sorted(self.train.keys() | self.val.keys()):
-            item: dict[str, Any] = {"step": step, **self.train.get(step, {})}
-            if step in self.val:
-                item["val_loss"] = self.val[step]
-            lines.append(json.dumps(item))
-        _replace(path, "".join(line + "\n" for line in lines))
 
 
 def train(model: Path, demos: Path, out: Path, settings: TrainSettings) -> dict[str, Any]:
@@ -82,13 +48,14 @@ def train(model: Path, demos: Path, out: Path, settings: TrainSettings) -> dict[
     model, demos, out = model.resolve(), demos.resolve(), out.resolve()
     rows = read_demos(demos)
     _check_inputs(model, settings)
-    mark = _fingerprint(model, demos, settings)
+    _check_held_out(rows, settings)
+    mark = run_folder.fingerprint(model, demos, settings)
     try:
         (out / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError("--out", out, f"cannot be made: {error.strerror}") from error
-    with _only_one(out):
-        _claim(out, mark)
+    with run_folder.only_one(out):
+        run_folder.claim(out, mark)
         if (out / RESULT).is_file() and (out / "hf" / "config.json").is_file():
             done: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
             return done
@@ -98,55 +65,106 @@ def train(model: Path, demos: Path, out: Path, settings: TrainSettings) -> dict[
 def _run(model: Path, rows: list[SFTRow], out: Path, settings: TrainSettings) -> dict[str, Any]:
     start = time.monotonic()
     train_rows, val_rows = split(rows, settings.val_share, settings.batch, settings.seed)
+    if LOSS in rules(settings) and not val_rows:
+        told = f"{len(rows)} demonstrations, batch {settings.batch}"
+        raise UserError("--stop loss", told, "too few to hold any out: lower --batch, or give --steps")
     train_file, val_file = out / "data" / "train.parquet", out / "data" / "val.parquet"
     write_demos(train_file, train_rows)
     if val_rows:
         write_demos(val_file, val_rows)
-    checkpoints, history = out / "checkpoints", _past(out / "logs")
-    first = saved.latest_step(checkpoints)
-    if first < settings.steps:
-        keys = verl_overrides(settings, model, train_file, val_file if val_rows else None, out)
-        _train_from(first, keys, out, settings, history)
-    if saved.latest_step(checkpoints) < settings.steps:
+    if settings.steps == 0:
+        most = math.ceil(settings.epochs * len(train_rows) / settings.batch)
+        planned = replace(settings, steps=max(1, most))
+    else:
+        planned = settings
+    run = _Run(model, out, settings, planned.steps, past(out / "logs"), read_probes(out))
+    first = saved.latest_step(run.checkpoints)
+    if not run.enough() and first < planned.steps:
+        keys = verl_overrides(planned, model, train_file, val_file if val_rows else None, out)
+        _train_from(first, keys, run)
+        run.enough()  # the last checkpoint is probed like any other
+    if run.reason is None and saved.latest_step(run.checkpoints) < planned.steps:
         raise UserError(
-            "the trainer", f"ended at step {saved.latest_step(checkpoints)}", f"see {out / 'logs'}"
+            "the trainer", f"ended at step {saved.latest_step(run.checkpoints)}", f"see {out / 'logs'}"
         )
-    best = history.best(saved.steps_on_disk(checkpoints))
-    step = best if settings.keep == "best" and best else settings.steps
-    export_model(checkpoints / f"global_step_{step}" / "huggingface", model, out / "hf")
+    step, kept_by = choose(settings, saved.steps_on_disk(run.checkpoints), run.history, run.probes)
+    export_checkpoint(run.checkpoints / f"global_step_{step}", model, out / "hf", settings.lora)
     facts = out / "logs" / "facts.json"
+    last = max(run.history.train, default=0)
     result = {
         **(json.loads(facts.read_text(encoding="utf-8")) if facts.is_file() else {}),
-        "steps": settings.steps,
+        "steps": last,
+        "most_steps": planned.steps,
+        "stopped_by": run.reason or ("steps" if settings.steps else "epochs"),
         "exported_step": step,
+        "kept_by": kept_by,
         "train_demos": len(train_rows),
         "val_demos": len(val_rows),
-        "loss": history.train.get(settings.steps, {}).get("loss"),
-        "val_loss": history.val.get(step),
+        "loss": run.history.train.get(step, {}).get("loss"),
+        "val_loss": run.history.val.get(step),
+        "probe": run.probes.get(step),
         "resumed_from": first,
         "seconds": round(time.monotonic() - start, 1),
     }
-    _replace(out / RESULT, json.dumps(result, indent=1) + "\n")
+    run_folder.replace(out / RESULT, json.dumps(result, indent=1) + "\n")
     return result
 
 
-def _train_from(
-    first: int, keys: dict[str, Any], out: Path, settings: TrainSettings, history: History
-) -> None:
+@dataclass(slots=True)
+class _Run:
+    """A warm-up under way, and whether it has gone on for long enough.
+
+    ``reason`` is the rule that stopped it. A checkpoint can be exported, so a rule that needs none of its own
+    waits for the first one.
+    """
+
+    model: Path
+    out: Path
+    settings: TrainSettings
+    steps: int
+    history: History
+    probes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.out / "checkpoints"
+
+    def enough(self) -> bool:
+        """Probe the newest checkpoint where that is asked for; whether a rule says to stop."""
+        newest = saved.latest_step(self.checkpoints)
+        if not newest:
+            return False
+        if self.settings.probe_rows and newest not in self.probes:
+            found = probe(self.checkpoints / f"global_step_{newest}", self.model, self.out, self.settings)
+            add_probe(self.out, newest, found)
+            self.probes[newest] = {"step": newest, **found}
+            told = f"format {found['format_adherence']:.1%}, pass@1 {found['pass_at_1']:.3f}"
+            print(f"scout sft train: probe of step {newest}: {told}", file=sys.stderr, flush=True)
+        self.reason = reason_to_stop(self.settings, self.history, self.probes)
+        return self.reason is not None
+
+    def best_on_disk(self) -> int | None:
+        """The checkpoint that pruning must spare."""
+        steps = saved.steps_on_disk(self.checkpoints)
+        return choose(self.settings, steps, self.history, self.probes)[0] if steps else None
+
+
+def _train_from(first: int, keys: dict[str, Any], run: _Run) -> None:
     """Run the trainer from step ``first`` to the end, keeping metrics and checkpoints in order meanwhile."""
-    checkpoints = out / "checkpoints"
+    out, settings, history = run.out, run.settings, run.history
     number = 1 + len(list((out / "logs").glob("attempt-*.jsonl")))
     metrics, log = out / "logs" / f"attempt-{number}.jsonl", out / "logs" / f"attempt-{number}.log"
     metrics.touch()
     error, job = out / "logs" / "error.json", out / "logs" / "job.json"
     error.unlink(missing_ok=True)
-    _replace(
+    run_folder.replace(
         job,
         json.dumps(
             {"keys": keys, "overrides": list(settings.overrides), "error": str(error), "parent": os.getpid()}
         ),
     )
-    with Progress("warm-up: step", settings.steps, first) as progress:
+    with Progress("warm-up: step", run.steps, first) as progress:
         print(f"scout sft train: from step {first}; output in {log}", file=sys.stderr, flush=True)
 
         def on_metrics(step: int, data: dict[str, Any]) -> None:
@@ -156,7 +174,7 @@ def _train_from(
                 seen = "" if val is None else f" · val {val:.4f}"
                 progress.update(step, f"loss {data['train/loss']:.4f}{seen}")
             if step % settings.save_every == 0:
-                saved.prune(checkpoints, history.best(saved.steps_on_disk(checkpoints)))
+                saved.prune(run.checkpoints, run.best_on_disk())
 
         env = worker_env(settings, metrics, out / "tensorboard")
         try:
@@ -167,6 +185,7 @@ def _train_from(
                 MetricsTail(metrics),
                 on_metrics,
                 settings.stall_timeout_s,
+                run.enough,
             )
         finally:
             history.write(out / "metrics.jsonl")
@@ -206,58 +225,24 @@ def _check_inputs(model: Path, settings: TrainSettings) -> None:
         raise UserError("--platform-module", settings.platform_module, "cannot be imported: run `make setup`")
 
 
-def _installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def _fingerprint(model: Path, demos: Path, settings: TrainSettings) -> dict[str, Any]:
-    chosen = {k: v for k, v in asdict(settings).items() if k not in FREE}
-    return {
-        "settings": json.loads(json.dumps(chosen)),
-        "model": str(model),
-        "model_config_sha256": hashlib.sha256((model / "config.json").read_bytes()).hexdigest(),
-        "demos_sha256": hashlib.sha256(demos.read_bytes()).hexdigest(),
-    }
-
-
-def _claim(out: Path, mark: dict[str, Any]) -> None:
-    """Write down what this folder is a run of, or check that it is the same run.
+def _check_held_out(demos: Sequence[SFTRow], settings: TrainSettings) -> None:
+    """A probe must ask what no demonstration answers.
 
     Raises:
-        UserError: it is another one.
+        UserError: it does, or its file is not one of rows.
     """
-    file = out / "run.json"
-    if not file.exists():
-        _replace(file, json.dumps(mark, indent=1) + "\n")
+    if not settings.probe_rows:
         return
-    known = json.loads(file.read_text(encoding="utf-8"))
-    if known != mark:
-        flat = {**known.get("settings", {}), **{k: v for k, v in known.items() if k != "settings"}}
-        now = {**mark["settings"], **{k: v for k, v in mark.items() if k != "settings"}}
-        differing = sorted(k for k in flat.keys() | now.keys() if flat.get(k) != now.get(k))
-        raise UserError(
-            "--out", out, f"holds a run with other {', '.join(differing)}: choose another folder or remove it"
-        )
+    shown = {question_key(demo.question) for demo in demos}
+    asked = read_rows(settings.probe_rows)[: settings.probe_limit]
+    both = sum(question_key(row.question) in shown for row in asked)
+    if both:
+        told = f"{both} of {len(asked)} questions are demonstrated"
+        raise UserError(f"--probe-rows {settings.probe_rows}", told, "give questions that are held out")
 
 
-@contextmanager
-def _only_one(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError("--out", out, "another process is training there") from error
-        yield
-
-
-def _past(logs: Path) -> History:
-    """The metrics of earlier attempts."""
-    history = History()
-    attempts = sorted(logs.glob("attempt-*.jsonl"), key=lambda p: int(p.stem.partition("-")[2]))
-    for attempt in attempts:
-        for step, data in MetricsTail(attempt).new():
-            history.add(step, data)
-    return history
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _last_line(log: Path) -> str:
@@ -267,9 +252,3 @@ def _last_line(log: Path) -> str:
         if line.strip()
     ]
     return lines[-1][:300] if lines else "it said nothing"
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

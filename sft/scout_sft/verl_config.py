@@ -11,6 +11,8 @@ from scout_protocol.errors import UserError
 from scout_sft.dataset import OVERLONG
 
 SCHEDULES = ("constant", "cosine")
+STOPS = ("auto", "never", "loss", "format", "both")
+KEEPS = ("auto", "last", "best")
 DEVICES = ("cpu", "cuda", "npu")
 
 
@@ -22,9 +24,30 @@ class TrainSettings:
     demonstrations of similar length, padded; on an accelerator ``max_tokens_per_pass`` tokens, packed.
     ``platform_module`` and ``external_lib`` name the CPU plug-in (empty on an accelerator): they are handed
     to verl by name, so this room imports nothing of the training room.
+
+    ``steps`` 0: at most ``epochs`` passes over the demonstrations, and `stop.rules` end it sooner. ``stop``:
+    never, loss, format, both, or auto (`stop.rules`). ``probe_*``: rollouts of every checkpoint through the
+    tool server ``server`` on the questions ``probe_rows`` (a file; "" for none), which no demonstration may
+    be of. ``lora_rank`` 0 trains all weights; ``lora_alpha`` 0 is twice the rank.
     """
 
-    steps: int
+    steps: int = 0
+    epochs: float = 3.0
+    stop: str = "auto"
+    stop_patience: int = 3
+    stop_min_delta: float = 0.005
+    stop_format: float = 0.95
+    stop_em: float = 0.0
+    server: str = "http://127.0.0.1:5000"
+    tools_token_env: str = ""
+    probe_rows: str = ""
+    probe_samples: int = 4
+    probe_limit: int = 32
+    probe_max_turns: int = 4
+    probe_max_turn_tokens: int = 256
+    probe_max_response_tokens: int = 2048
+    lora_rank: int = 0
+    lora_alpha: int = 0
     batch: int = 16
     lr: float = 3e-3
     schedule: str = "cosine"
@@ -41,7 +64,7 @@ class TrainSettings:
     val_share: float = 0.02
     save_every: int = 100
     val_every: int = 50
-    keep: str = "last"
+    keep: str = "auto"
     max_tokens_per_pass: int = 16_384
     demos_per_pass: int = 8
     nproc: int = 1
@@ -53,7 +76,7 @@ class TrainSettings:
     overrides: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "lr", "max_length", "max_obs_tokens", "save_every", "val_every"):
+        for name in ("epochs", "batch", "lr", "max_length", "max_obs_tokens", "save_every", "val_every"):
             _check(name, getattr(self, name), getattr(self, name) > 0, "must be greater than 0")
         for name in (
             "nproc",
@@ -64,7 +87,33 @@ class TrainSettings:
             "clip_grad",
         ):
             _check(name, getattr(self, name), getattr(self, name) > 0, "must be greater than 0")
-        for name in ("warmup_steps", "weight_decay", "seed"):
+        for name in (
+            *("stop_patience", "probe_samples", "probe_limit", "probe_max_turns", "probe_max_turn_tokens"),
+            "probe_max_response_tokens",
+        ):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "must be greater than 0")
+        for name in ("stop_min_delta", "stop_format", "stop_em"):
+            _check(name, getattr(self, name), 0 <= getattr(self, name) <= 1, "must be between 0 and 1")
+        _check("stop", self.stop, self.stop in STOPS, f"choose one of {', '.join(STOPS)}")
+        _check(
+            "stop",
+            self.stop,
+            self.stop not in ("format", "both") or bool(self.probe_rows),
+            "needs --probe-rows and --server, to sample rollouts",
+        )
+        _check(
+            "stop",
+            self.stop,
+            self.stop not in ("loss", "both") or self.val_share > 0,
+            "needs --val-share above 0",
+        )
+        _check(
+            "steps",
+            self.steps,
+            self.steps > 0 or self.stop == "never" or self.val_share > 0 or bool(self.probe_rows),
+            "without --steps something must stop the run: --val-share above 0 or --probe-rows",
+        )
+        for name in ("steps", "warmup_steps", "weight_decay", "seed", "lora_rank", "lora_alpha"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must not be negative")
         _check("val_share", self.val_share, 0 <= self.val_share < 1, "must be at least 0 and below 1")
         _check(
@@ -73,8 +122,10 @@ class TrainSettings:
         _check(
             "keep",
             self.keep,
-            self.keep == "last" or (self.val_share > 0 and self.save_every % self.val_every == 0),
-            "best needs --val-share above 0 and --save-every a multiple of --val-every",
+            self.keep != "best"
+            or bool(self.probe_rows)
+            or (self.val_share > 0 and self.save_every % self.val_every == 0),
+            "best needs --probe-rows, or --val-share above 0 and --save-every a multiple of --val-every",
         )
         _check(
             "max_tokens_per_pass",
@@ -85,7 +136,7 @@ class TrainSettings:
         for name, choices in (
             ("schedule", SCHEDULES),
             ("overlong", OVERLONG),
-            ("keep", ("last", "best")),
+            ("keep", KEEPS),
             ("device", DEVICES),
         ):
             _check(
@@ -95,6 +146,11 @@ class TrainSettings:
                 f"choose one of {', '.join(choices)}",
             )
         get_dialect(self.dialect)
+
+    @property
+    def lora(self) -> tuple[int, int] | None:
+        """Rank and alpha, or None where all weights are trained."""
+        return (self.lora_rank, self.lora_alpha or 2 * self.lora_rank) if self.lora_rank else None
 
 
 def _check(name: str, value: object, ok: bool, remedy: str) -> None:
@@ -164,6 +220,9 @@ def verl_overrides(
         "trainer.resume_mode": "auto",
         "trainer.logger": ["file", "tensorboard"],
     }
+    if settings.lora:
+        keys["model.lora_rank"], keys["model.lora_alpha"] = settings.lora
+        keys["model.target_modules"] = "all-linear"
     if cpu:
         keys["model.external_lib"] = settings.external_lib
         # Without this verl 0.9.1 takes one logsumexp per token in a Python loop where flash attention is

@@ -56,6 +56,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [None, None, None]}, "row 0, column prompt: None"),
     ({"prompt": [[{"role": "user", "content": "q"}], None, []]}, "row 1, column prompt: None"),
     ({"prompt": ["text"] * 3}, "row 0, column prompt: 'text'"),
+    (
+        {"prompt": [[{"role": "user", "content": text}] for text in ("q", None, "r")]},
+        "every message needs a content",
+    ),
     ({"question": ["q", None, "r"]}, "row 1, column question: None"),
     ({"question": ["q", "r", " \n"]}, "row 2, column question"),
     ({"data_source": ["nq", "", "nq"]}, "row 1, column data_source"),

@@ -185,6 +185,8 @@ def table(**changes: Any) -> pa.Table:
         ({"golden_answers": [["x"], []]}, "row 1, column golden_answers"),
         ({"golden_answers": [[["x"]], [["y"]]]}, "row 0, column golden_answers"),
         ({"prompt": ["text", "text"]}, "row 0"),
+        ({"prompt": [None, None]}, "row 0, column prompt: None"),
+        ({"prompt": [[{"role": "user", "content": c}] for c in ("q", None)]}, "row 1, column prompt"),
         ({"reward_model": [{"ground_truth": {"target": ["x"]}}] * 2}, "row 1, column reward_model"),
     ],
 )

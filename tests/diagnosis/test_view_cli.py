@@ -29,6 +29,7 @@ def _scout(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_reads_what_training_and_evaluation_write(trace: Make, tmp_path: Path) -> None:
     made = msgspec.json.decode(json.dumps(trace(question_id="from-training")), type=Trace)
+    made.score["shaping"] = {}  # `Score` always has it
     (tmp_path / "grpo").mkdir()
     training = TrainLog(tmp_path / "grpo" / "traces.jsonl")
     training.write(made, train=True)

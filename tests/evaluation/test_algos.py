@@ -79,10 +79,10 @@ def test_numbers_of_every_run(folder: Path) -> None:
 def test_the_sheet_takes_means_and_says_what_is_missing(folder: Path) -> None:
     sheet = algos_sheet("compare", load_algos(folder))
     means = {row[0].text: row for row in sheet.blocks[0].rows}  # type: ignore[union-attr]
-    assert means["GRPO"][1].text == "0.700" and means["GRPO"][1].interval == "0.600–0.800"
-    assert means["warm-up"][1].text == "0.200" and means["warm-up"][6].text == "–"
+    assert means["GRPO"][1].text == ".700" and means["GRPO"][1].interval == ".600–.800"
+    assert means["start"][1].text == ".200" and means["start"][6].text == "–"
     assert "GRPO 2, DAPO 1" in sheet.warnings[0]
-    assert "Highest: DAPO." in sheet.headline
+    assert sheet.headline.endswith("EM start 0.200; GRPO 0.700; DAPO 0.900")
 
 
 def test_the_command_writes_three_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_the_command_writes_three_files(folder: Path, capsys: pytest.CaptureFixt
     assert {(r["seed"], r["algo"]): r["em"] for r in found}[(1, "grpo")] == 0.8
     page = (folder / "algos.html").read_text()
     assert page.count("<svg") >= 3 and "swatch line1" in page
-    assert "| GRPO | 0.700" in (folder / "algos.md").read_text()
+    assert "| GRPO | .700" in (folder / "algos.md").read_text()
 
 
 def test_a_run_without_its_metrics_is_refused_not_left_out(folder: Path) -> None:

@@ -27,7 +27,7 @@ def files(mini: Any, tmp_path: Path) -> tuple[Path, Path]:
 
 def test_help_is_quick() -> None:
     start = time.process_time()
-    for command in ("init", "harvest", "train"):
+    for command in ("init", "harvest", "train", "readiness"):
         with pytest.raises(SystemExit) as caught:
             main(["sft", command, "--help"])
         assert caught.value.code == 0

@@ -19,8 +19,9 @@ from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.errors import UserError
 from scout_sft.checkpoints import latest_step, prune, steps_on_disk
 from scout_sft.dataset import draw_order, encode_demos
+from scout_sft.history import History
 from scout_sft.rows import read_demos, write_demos
-from scout_sft.train import History, split, train
+from scout_sft.train import split, train
 from scout_sft.verl_config import TrainSettings, verl_overrides
 from scout_sft.worker import compose
 
@@ -168,7 +169,7 @@ def test_unknown_overrides_are_one_line() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"steps": 0},
+        {"steps": -1},
         {"lr": 0},
         {"batch": 3, "nproc": 2},
         {"val_share": 1.0},

@@ -17,6 +17,7 @@ from scout_protocol.turn import parse
 from scout_sft.cli import main
 from scout_sft.harvest import HarvestSettings, harvest
 from scout_sft.rows import read_demos
+from scout_sft.select import repeated
 from scout_sft.strategies import (
     STRATEGIES,
     assign,
@@ -207,3 +208,35 @@ def test_the_command_leaves_out_repetitions_and_validation(
     assert card["left_out"] == {"question repeated": 1, "question in --exclude": 2}
     with pytest.raises(UserError, match="--searches"):
         main([*argv, "--searches", "many"])
+
+
+def test_keywords_ask_for_more_where_more_searches_are_wanted() -> None:
+    asked = row("Were Scott Derrickson and Ed Wood of the same nationality?")
+    whole = queries(asked, "keywords", 5)
+    assert whole[:3] == ["Scott Derrickson Ed Wood same nationality", "Scott Derrickson", "Ed Wood"]
+    assert [queries(asked, "keywords", n) for n in range(1, 6)] == [whole[:n] for n in range(1, 6)]
+    assert len(whole) == len({query.lower() for query in whole}) == 5
+    assert queries(row("where is it?"), "keywords", 5) == ["where is it"]  # there is no more to ask
+
+
+def test_long_chains_are_repeated_but_none_that_gives_the_answer_away(
+    mini: Any, server_url: str, tmp_path: Path
+) -> None:
+    def rows_of(repeat: int) -> tuple[Any, list[Any]]:
+        out = tmp_path / "d.parquet"  # the same journal: over-sampling asks the server nothing
+        settings = HarvestSettings(
+            server=server_url, early_stop_share=0.0, long_chain_from=2, long_chain_repeat=repeat
+        )
+        return harvest(mini.rows, out, settings), read_demos(out)
+
+    plain, once = rows_of(1)
+    assert (plain.kept, plain.repeated) == (16, 0)
+    result, demos = rows_of(3)
+    assert (result.kept, result.repeated, result.played) == (16 + 2 * 8, 16, 0)
+    assert [demo for demo in demos if "~" not in demo.id] == once
+    copies = Counter(demo.id.partition("~")[0] for demo in demos)
+    assert all(copies[demo.id] == (3 if demo.n_searches == 2 else 1) for demo in once)
+    assert result.searches == {1: 8, 2: 24} and len({demo.id for demo in demos}) == 32
+
+    revealing = [msgspec.structs.replace(demo, query_reveals_answer=True) for demo in once]
+    assert repeated(revealing, HarvestSettings(long_chain_from=2, long_chain_repeat=3)) == (revealing, 0)

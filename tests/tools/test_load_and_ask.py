@@ -1,4 +1,4 @@
-"""`scout tools`: the mix, the driver's arithmetic, and both commands against a running server."""
+"""`scout tools`: the mix, the arithmetic of samples, the chart; `ask` against a running server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tool_helpers import scout
 
 from scout_protocol.errors import UserError
 from scout_tools.load.chart import page
-from scout_tools.load.drive import Sample, summarise
 from scout_tools.load.mix import Mix, plan
 from scout_tools.load.questions import made_up, read
+from scout_tools.load.samples import Sample, outcome, summarise
 
 
 def queries(rollout):
@@ -89,19 +89,23 @@ def test_ask_where_nobody_listens():
     assert done.returncode == 2 and "--url" in done.stderr
 
 
-def test_load_test(server, tmp_path):
-    options = ("--rollouts", 24, "--think-s", 0.02, "--url", server.url, "--out", tmp_path / "out")
-    done = scout("tools", "load-test", *options)
-    assert done.returncode == 0, done.stderr
-    samples = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert 24 * 3 <= len(samples) <= 24 * 5 and {s["outcome"] for s in samples} == {"ok"}
-    assert f"requests   {len(samples)} in" in done.stdout and "rendered" in done.stdout
-    assert (tmp_path / "out" / "report.html").read_text().count("<svg") == 3
-    bad = scout("tools", "load-test", "--turns", "4-2", "--url", server.url)
-    assert bad.returncode == 2 and "--turns" in bad.stderr
+@pytest.mark.parametrize(
+    ("status", "observation", "expected"),
+    [
+        (200, "text", "ok"),
+        (200, {"obs": "hint", "invalid_reason": "no_closing_tag"}, "malformed"),
+        (200, {"obs": "", "infra_error": 1.0, "error_kind": "timeout"}, "infra:timeout"),
+        (503, "text", "http_503"),
+        (302, "text", "http_302"),
+    ],
+)
+def test_outcomes(status, observation, expected):
+    reply = {"observations": [observation], "dones": [False], "valids": [True], "processing_time_ms": 1.0}
+    assert outcome(status, json.dumps(reply).encode()) == expected
 
 
-def test_load_test_tells_of_a_server_that_is_gone(tmp_path):
-    options = ("--rollouts", 2, "--think-s", 0, "--url", "http://127.0.0.1:9", "--out", tmp_path)
-    done = scout("tools", "load-test", *options)
-    assert done.returncode == 1 and "lost:ClientConnectorError" in done.stdout
+def test_an_answer_that_is_none_is_lost():
+    assert outcome(200, b"<html>") == "lost:DecodeError"
+    assert outcome(200, b'{"observations": []}') == "lost:ValidationError"
+    empty = b'{"observations": [], "dones": [], "valids": [], "processing_time_ms": 0}'
+    assert outcome(200, empty) == "lost:IndexError"

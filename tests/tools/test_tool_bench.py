@@ -37,5 +37,5 @@ def test_bench_bm25(tmp_path):
     done = run("scout_tools.bench.bm25", "--out", tmp_path, "--passages", 3000, "--requests", 200)
     assert done.returncode in (0, 1), done.stderr
     result = json.loads((tmp_path / "bm25.json").read_text())
-    assert result["build"]["disk_mb"] > 0.1 and result["server"]["outcomes"] == {"ok": 300}
+    assert result["build"]["disk_mb"] > 0.1 and result["server"]["outcomes"] == {"ok": 5 * 300}  # rounds
     assert 0 < result["search"]["with the stop list"]["mean_ms"] < 50

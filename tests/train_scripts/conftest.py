@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parent))  # helpers beside the tests
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Cuba": "Havana"}
 
@@ -168,7 +170,10 @@ class ToolServer:
                     return
                 found = []
                 for action in request["actions"]:
-                    found.append(observation(next((c for c in CAPITALS if c in action), "France")))
+                    text = observation(next((c for c in CAPITALS if c in action), "France"))
+                    if "everything" in action:  # a long observation
+                        text = text.replace("</information>", " and more" * 100 + "</information>")
+                    found.append(text)
                 n = len(found)
                 self._reply(
                     200,

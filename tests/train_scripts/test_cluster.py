@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scout_protocol.errors import UserError
-from scout_train import checks, cluster, compose, launch
+from scout_train import checks, cluster, compose, launch, words
 
 SCRIPTS = sorted(Path(__file__).parents[2].glob("train_scripts/*.sh"))
 
@@ -124,7 +124,7 @@ def many_rows(rows_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_the_cluster_is_printed_where_none_is_named(
     model_dir: Path, rows_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(launch, "detect", lambda: ("cpu", "no accelerator in this machine"))
+    monkeypatch.setattr(words, "detect", lambda: ("cpu", "no accelerator in this machine"))
     options = [
         "--model",
         model_dir,

@@ -106,7 +106,9 @@ def test_two_steps_of_grpo(model_dir: Path, rows_file: Path, tool_server: Any, t
     assert "reward: defaults, but step_penalty 0.02" in judged.stdout
     asked = json.loads((evaluated / "run.json").read_text())
     config = yaml.safe_load((out / "config.yaml").read_text())
-    assert asked["reward"] == {"step_penalty": 0.02}
+    # the lengths of the size, which cost nothing without a penalty
+    overlong = {"overlong_max_tokens": 256, "overlong_buffer_tokens": 64}
+    assert asked["reward"] == {"step_penalty": 0.02} | overlong
     assert asked["settings"]["max_turn_tokens"] == config["scout"]["episode"]["max_turn_tokens"]
     assert asked["settings"]["max_response_tokens"] == config["data"]["max_response_length"]
     for line in read(evaluated / "traces.jsonl"):

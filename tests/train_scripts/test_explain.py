@@ -157,3 +157,18 @@ def test_explain_and_plan_import_neither_torch_nor_verl() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("algo", recipes.names("algo"))
+def test_every_key_has_a_reader_in_verl_tool(algo: str) -> None:
+    """Translated into its words; a key that nothing there reads is refused by `explain` itself."""
+    from scout_train.verl_tool import paths
+
+    try:
+        paths.checkout()
+    except UserError as error:
+        pytest.skip(str(error))
+    lines, _ = explain.explain(Choice(algo, engine="verl_tool"), [])
+    clip = next(k for k in recipes.read_overlay(recipes.recipes_dir() / "size" / "tiny.yaml") if "clip" in k)
+    assert clip.endswith("optim.clip_grad")  # there it is actor.grad_clip that its actor reads
+    assert all(line.reason and line.reader for line in lines)

@@ -103,13 +103,13 @@ def _ask(args: argparse.Namespace) -> int:
 
 
 def _load_test(args: argparse.Namespace) -> int:
-    import asyncio
     from dataclasses import asdict
 
     from scout_tools.load.chart import page
-    from scout_tools.load.drive import Driver, summarise
+    from scout_tools.load.generate import play
     from scout_tools.load.mix import Mix, plan
     from scout_tools.load.questions import made_up, read
+    from scout_tools.load.samples import summarise
     from scout_tools.progress import bar
 
     few, _, many = args.turns.partition("-")
@@ -129,13 +129,8 @@ def _load_test(args: argparse.Namespace) -> int:
     mix = Mix(args.group, (int(few), int(many or few)), args.think_s, args.repeat)
     plans = plan(questions, args.rollouts, mix, args.seed)
 
-    async def run() -> Driver:
-        async with Driver(args.url, args.rollouts, _token(args)) as driver:
-            with bar("rollouts", len(plans)) as advance:
-                await driver.rollouts(plans, advance)
-        return driver
-
-    samples = asyncio.run(run()).samples
+    with bar("rollouts", len(plans)) as advance:
+        samples, used = play(args.url, plans, _token(args), advance)
     summary = summarise(samples)
     args.out.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
@@ -150,6 +145,11 @@ def _load_test(args: argparse.Namespace) -> int:
     print("outcomes   " + ", ".join(f"{name} {n}" for name, n in summary.outcomes.items()))
     print("cache      " + (", ".join(f"{name} {n}" for name, n in summary.caches.items()) or "not told"))
     print(f"chart      {args.out / 'report.html'}")
+    if used.cpu_s > 0.9 * used.wall_s:
+        share = used.cpu_s / used.wall_s
+        print(
+            f"generator  busy {share:.0%} of a core: the latencies hold its own waiting; use fewer rollouts"
+        )
     lost = sum(n for name, n in summary.outcomes.items() if name.startswith(("lost", "http")))
     return 1 if lost else 0
 

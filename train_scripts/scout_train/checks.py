@@ -139,9 +139,10 @@ def _check_placement(config: Any) -> None:
     elif (rollout.name == "transformers") != (device == "cpu"):
         needed = "transformers" if device == "cpu" else "vllm or sglang"
         raise UserError("actor_rollout_ref.rollout.name", rollout.name, f"on {device} choose {needed}")
-    if config.trainer.v1.trainer_mode != "sync" and device == "cpu":
-        raise UserError("--placement", config.trainer.v1.trainer_mode, "one CPU cannot be split: colocated")
-    cards = rollout.n_gpus_per_node if rollout.nnodes else config.trainer.n_gpus_per_node
+    mode = config.trainer.get("v1", {}).get("trainer_mode", "sync")  # engine verl_tool has one trainer
+    if mode != "sync" and device == "cpu":
+        raise UserError("--placement", mode, "one CPU cannot be split: colocated")
+    cards = rollout.n_gpus_per_node if rollout.get("nnodes") else config.trainer.n_gpus_per_node
     if cards % rollout.tensor_model_parallel_size:
         raise UserError(
             "actor_rollout_ref.rollout.tensor_model_parallel_size",

@@ -242,18 +242,28 @@ def compose(choice: Choice, settings: list[tuple[str, Any]] | None = None) -> An
     """
     from scout_train.readers import unread
 
-    config = base_config()
-    said = [
-        (source_file(name), key, _number(v)) for name, keys in overlays(choice) for key, v in keys.items()
+    if choice.engine == "verl_tool":
+        from scout_train.verl_tool import keys as verl_tool
+
+        config, translated = verl_tool.base_config(), verl_tool.translated
+    else:
+        config, translated = base_config(), _as_it_is
+    named = [
+        (source_file(source), k, _number(v)) for source, keys in overlays(choice) for k, v in keys.items()
     ]
-    for source, key, value in said + [("--set", key, value) for key, value in settings or []]:
-        if remedy := unread(choice.engine, key):
-            raise UserError(
-                f"{source}: {key}", value, f"{choice.engine} accepts this key and never reads it: {remedy}"
-            )
-        apply(config, key, value, source)
-    _tell_sampler(config)
+    for source, key, value in [*named, *(("--set", k, v) for k, v in settings or [])]:
+        for its_key, its_value in translated(key, value, source):
+            if remedy := unread(choice.engine, its_key):
+                told = f"{choice.engine} accepts this key and never reads it: {remedy}"
+                raise UserError(f"{source}: {its_key}", its_value, told)
+            apply(config, its_key, its_value, source)
+    if choice.engine != "verl_tool":
+        _tell_sampler(config)
     return config
+
+
+def _as_it_is(key: str, value: Any, source: str) -> list[tuple[str, Any]]:
+    return [(key, value)]
 
 
 def _tell_sampler(config: Any) -> None:

@@ -117,20 +117,23 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
     from scout_train.readers import Sources
 
     sources = Sources.of(choice.engine)
-    config, upstream = (OmegaConf.to_container(c) for c in (compose(choice, settings), base_config()))
+    plain, translated = _engine(choice.engine)
+    config, upstream = (OmegaConf.to_container(c) for c in (compose(choice, settings), plain))
     known = read_options()
     said: dict[str, tuple[str, str]] = {}  # key -> overlay and reason; the last overlay wins
     for name, keys in overlays(choice):
         kind, _, word = name.partition("/")
         why = {} if kind == OPTIONS else reasons(recipes_dir() / f"{name}.yaml")
         for key, value in keys.items():
-            for leaf in _leaves(key, value):
-                said.pop(leaf, None)  # so that it is listed under the overlay that decides
-                said[leaf] = (source_file(name), known[word].why if kind == OPTIONS else why[key])
+            for its_key, its_value in translated(key, value, source_file(name)):
+                for leaf in _leaves(its_key, its_value):
+                    said.pop(leaf, None)  # so that it is listed under the overlay that decides
+                    said[leaf] = (source_file(name), known[word].why if kind == OPTIONS else why[key])
     for key, value in settings:
-        for leaf in _leaves(key, value):
-            said.pop(leaf, None)
-            said[leaf] = ("--set", "as you asked")
+        for its_key, its_value in translated(key, value, "--set"):
+            for leaf in _leaves(its_key, its_value):
+                said.pop(leaf, None)
+                said[leaf] = ("--set", "as you asked")
     lines, same = [], 0
     for key, (overlay, reason) in said.items():
         reader = sources.reader(key) if sources else ""
@@ -144,6 +147,15 @@ def explain(choice: Choice, settings: list[tuple[str, Any]]) -> tuple[list[Line]
             continue
         lines.append(Line(key, value, before, overlay, reason, reader or ""))
     return lines, same
+
+
+def _engine(name: str) -> tuple[Any, Any]:
+    """An engine's own defaults, and what makes its keys out of those of a recipe."""
+    if name == "verl_tool":
+        from scout_train.verl_tool import keys
+
+        return keys.base_config(), keys.translated
+    return base_config(), lambda key, value, _source: [(key, value)]
 
 
 def _at(config: Any, key: str) -> Any:

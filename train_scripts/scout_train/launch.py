@@ -87,6 +87,10 @@ def build_config(args: argparse.Namespace) -> Any:
             stage,
             args.model.name,
         )
+    if args.engine == "verl_tool":
+        from scout_train.verl_tool import keys
+
+        keys.settle(config)
     checks.check_config(config)
     check_settings(config)
     return config
@@ -155,7 +159,12 @@ def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> in
 
     temp_dir = tempfile.mkdtemp(prefix="sc-", dir="/tmp")
     log = out / "console.log"
+    env = environment(config, temp_dir)
     runner = [sys.executable, "-m", "scout_train.runner", str(out / "config.yaml"), temp_dir]
+    if args.engine == "verl_tool":
+        from scout_train.verl_tool import start
+
+        runner, env = start.command(config, out, temp_dir), start.environment(env, temp_dir)
     command = [
         sys.executable,
         "-m",
@@ -168,7 +177,7 @@ def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> in
     ]
     follower = follow.Follower(out, args.stall_timeout_s)
     process = subprocess.Popen(  # noqa: S603
-        command, env=environment(config, temp_dir), stdin=subprocess.PIPE, start_new_session=True
+        command, env=env, stdin=subprocess.PIPE, start_new_session=True
     )
     code: int | None = None
     stalled = False
@@ -261,7 +270,12 @@ def main(argv: list[str]) -> int:
 
     args = parser().parse_args(argv)
     check_names(args.skip_preflight, "--skip-preflight")
-    checks.check_verl()
+    if args.engine == "verl_tool":
+        from scout_train.verl_tool import paths
+
+        paths.checkout(), paths.python()
+    else:
+        checks.check_verl()
     config = build_config(args)
     facts = facts_of(args, config)
     if args.val is not None:
@@ -271,7 +285,10 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         print_recipe(args)
         return 0
-    checks.check_packages(config)
+    if args.engine == "verl_tool":
+        paths.check_packages(config)
+    else:
+        checks.check_packages(config)
     out = args.out.resolve()
     with locked(out):
         if done := finished(out, args.steps):
@@ -283,6 +300,10 @@ def main(argv: list[str]) -> int:
             print(f"going on from step {start_step}")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         code = run(config, args, out, start_step)
+        if code == 0 and args.engine == "verl_tool":
+            from scout_train.verl_tool import start
+
+            start.export(config)
         if code == 0:
             replace_text(out / "finished", f"{args.steps}\n")
             print(f"finished: {args.steps} steps, model in {out / 'hf'}")

@@ -34,7 +34,8 @@ WHOLE = {
     "critic.model.override_config": "override_config",
     "trainer.v1.sampler.sampler_kwargs": "sampler_kwargs",
 }
-ROOTS = {"verl": ("verl", "transfer_queue", "scout_train", "scout_agent", "scout_reward")}
+_OURS = ("scout_train", "scout_agent", "scout_reward")
+ROOTS = {"verl": ("verl", "transfer_queue", *_OURS), "verl_tool": _OURS}
 # What only declares, checks or plans by a key.
 _DECLARES = re.compile(
     r"/trainer/config/|/workers/config/(?!optimizer)|/scout_(?:train|reward)/(?:settings|readers|checks|compose)\.py$"
@@ -59,24 +60,28 @@ def _nearness(path: Path) -> tuple[int, str]:
 class Sources:
     """The Python files of an engine and of what runs in it, read once."""
 
-    def __init__(self, roots: Iterable[Path]) -> None:
+    def __init__(self, roots: Iterable[Path], elsewhere: re.Pattern[str] | None = _ELSEWHERE) -> None:
         self.files: list[tuple[Path, str]] = []
         for root in roots:
             for path in sorted(root.rglob("*.py"), key=_nearness):
                 name = path.as_posix()
-                if not _DECLARES.search(name) and not _ELSEWHERE.search(name):
+                if not _DECLARES.search(name) and not (elsewhere and elsewhere.search(name)):
                     self.files.append((path, path.read_text(encoding="utf-8", errors="replace")))
 
     @classmethod
     def of(cls, engine: str) -> Sources | None:
-        """The sources of an installed engine; None where it lives in an environment of its own."""
+        """The sources of an engine and of what runs in it; None where they are not installed."""
         found = []
+        if engine == "verl_tool":
+            from scout_train.verl_tool.paths import checkout
+
+            found = [checkout() / "verl_tool", checkout() / "verl" / "verl"]
         for name in ROOTS.get(engine, ()):
             spec = importlib.util.find_spec(name)
             if spec is None or not spec.submodule_search_locations:
                 return None
             found.append(Path(next(iter(spec.submodule_search_locations))))
-        return cls(found) if found else None
+        return cls(found, _ELSEWHERE if engine == "verl" else None) if found else None
 
     def reader(self, key: str) -> str | None:
         """``package/file.py:line`` of a place that reads the key, or None."""

@@ -142,6 +142,8 @@ def check_settings(config: Any) -> None:
 
     overlong.check(config.scout.reward)
     carry = config.scout.sampler.carry_max_steps
+    if "rollout_correction" not in config.algorithm:
+        return  # engine verl_tool: a carried group's old log-probabilities are always those of sampling
     bypass = config.algorithm.rollout_correction.get("bypass_mode", False)
     if config.algorithm.filter_groups.enable and carry and not bypass:
         raise UserError(

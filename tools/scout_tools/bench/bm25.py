@@ -9,7 +9,6 @@ questions go through bm25s.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import resource
@@ -153,29 +152,27 @@ def _timed(backend: Any, question: str) -> float:
 
 
 def _serve(work: Path, asked: list[str], n: int, rounds: int) -> dict[str, Any]:
-    from scout_tools.load.drive import Driver, Summary, summarise
+    from scout_tools.load.generate import play
+    from scout_tools.load.mix import at_rate, closed_loop
+    from scout_tools.load.samples import Summary, summarise
 
     actions = [f"<search>{asked[i % len(asked)]}</search>" for i in range(n)]
     warm_up = max(64, n // 10)
     options = ("--index", work / "index", "--workers", 2, "--cache-mb", 0)
 
-    async def run(url: str) -> list[tuple[Summary, Summary]]:
+    def run(url: str) -> list[tuple[Summary, Summary]]:
         measured = []
-        async with Driver(url, 256) as driver:
-            await driver.closed_loop(actions[:warm_up], 32)  # pages in, threads started
-            for _ in range(rounds):
-                driver.samples.clear()
-                await driver.closed_loop(actions, 32)
-                closed = summarise(driver.samples)
-                driver.samples.clear()
-                await driver.at_rate(actions[: n // 2], closed.per_second / 2)
-                measured.append((closed, summarise(driver.samples)))
+        play(url, closed_loop(actions[:warm_up], 32))  # pages in, threads started
+        for _ in range(rounds):
+            closed = summarise(play(url, closed_loop(actions, 32))[0])
+            half = at_rate(actions[: n // 2], closed.per_second / 2)
+            measured.append((closed, summarise(play(url, half)[0])))
         return measured
 
     with servers.scout(work, *options) as server:
         at_rest = max(private_mb(pid) for pid in tree(server.pid)[1:])
         before = cpu_s(server.pid)
-        measured = asyncio.run(run(server.url))
+        measured = run(server.url)
         used = cpu_s(server.pid) - before
         after = max(private_mb(pid) for pid in tree(server.pid)[1:])
     loads = {"closed": [closed for closed, _ in measured], "half_rate": [half for _, half in measured]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -41,6 +42,15 @@ def private_mb(pid: int) -> float:
 def open_files(root: int) -> int:
     """Descriptors that the tree has open."""
     return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in tree(root))
+
+
+def settled_files(root: int, patience_s: float = 5.0) -> int:
+    """Descriptors once nothing opens or closes any more: who hangs up is noticed a moment later."""
+    deadline, last = time.monotonic() + patience_s, -1
+    while (now := open_files(root)) != last and time.monotonic() < deadline:
+        last = now
+        time.sleep(0.3)
+    return now
 
 
 def _children(pid: int) -> list[int]:

@@ -10,7 +10,6 @@ memory and descriptors.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import socket
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scout_tools.bench import servers, wiki_hits, wrk
-from scout_tools.bench.processes import open_files, private_mb, tree
+from scout_tools.bench.processes import private_mb, settled_files, tree
 
 _FIXED = ("--backend", "scout_tools.backends.fixed:make")
 _LIMITS_US = {32: 60.0, 256: 75.0, 1000: 110.0}
@@ -116,31 +115,30 @@ def _alternate(
 
 
 def _steady(work: Path, workers: int, n: int) -> dict[str, Any]:
-    from scout_tools.load.drive import Driver, summarise
+    from scout_tools.load.generate import play
+    from scout_tools.load.mix import closed_loop
+    from scout_tools.load.samples import summarise
 
     actions = [f"<search>question {number}</search>" for number in range(n)]
     tenth = n // 10
 
-    async def run(url: str, pid: int) -> dict[str, Any]:
-        async with Driver(url, 256) as driver:
-            await driver.closed_loop(actions[:tenth], 256)
-            before = {"files": open_files(pid), "mb": sum(map(private_mb, tree(pid)))}
-            await driver.closed_loop(actions[tenth:-tenth], 256)
-            driver_samples = len(driver.samples)
-            await driver.closed_loop(actions[-tenth:], 256)
-            after = {"files": open_files(pid), "mb": sum(map(private_mb, tree(pid)))}
-        first, last = driver.samples[:tenth], driver.samples[driver_samples:]
+    def run(url: str, pid: int) -> dict[str, Any]:
+        first, _ = play(url, closed_loop(actions[:tenth], 256))
+        before = {"files": settled_files(pid), "mb": sum(map(private_mb, tree(pid)))}
+        middle, _ = play(url, closed_loop(actions[tenth:-tenth], 256))
+        last, _ = play(url, closed_loop(actions[-tenth:], 256))
+        after = {"files": settled_files(pid), "mb": sum(map(private_mb, tree(pid)))}
         return {
             "requests": n,
             "first_p95_ms": summarise(first).p95_ms,
             "last_p95_ms": summarise(last).p95_ms,
-            "outcomes": summarise(driver.samples).outcomes,
+            "outcomes": summarise([*first, *middle, *last]).outcomes,
             "files": [before["files"], after["files"]],
             "private_mb": [before["mb"], after["mb"]],
         }
 
     with servers.scout(work, *_FIXED, "--workers", workers, SCOUT_FIXED_MS="20") as server:
-        found = asyncio.run(run(server.url, server.pid))
+        found = run(server.url, server.pid)
     mb = [round(one, 1) for one in found["private_mb"]]
     print(f"steady     {n} requests, 256 in flight, 20 ms backend: {found['outcomes']}")
     print(f"           p95 {found['first_p95_ms']:.1f} ms at first, {found['last_p95_ms']:.1f} ms at last")

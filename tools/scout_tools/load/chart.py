@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
-from scout_tools.load.drive import Sample, Summary
+from scout_tools.load.samples import Sample, Summary
 
 _W, _H, _LEFT, _BOTTOM, _TOP = 860, 240, 64, 34, 12
 _COLOURS = ("#4477aa", "#ee7733", "#cc3311")

@@ -1,4 +1,7 @@
-"""What rollouts ask of a tool server: groups on one question, a few turns each, pauses between them."""
+"""What rollouts ask of a tool server: groups on one question, a few turns each, pauses between them.
+
+And the two loads of the measurements: a closed loop, and a fixed rate.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,16 @@ def plan(questions: Sequence[str], n_rollouts: int, mix: Mix, seed: int = 0) -> 
         turns.append(Turn(_think(rng, mix.think_s), "<think>That is enough.</think>\n<answer>yes</answer>"))
         rollouts.append(turns)
     return rollouts
+
+
+def closed_loop(actions: Sequence[str], clients: int) -> list[list[Turn]]:
+    """``clients`` rollouts that ask one after the other without a pause."""
+    return [[Turn(0.0, action) for action in actions[i::clients]] for i in range(clients)]
+
+
+def at_rate(actions: Sequence[str], per_second: float) -> list[list[Turn]]:
+    """Each action at its time, whatever the answers do: a rollout of its own that waits and asks once."""
+    return [[Turn(i / per_second, action)] for i, action in enumerate(actions)]
 
 
 def _query(question: str, turn: int, rng: random.Random) -> str:

@@ -50,10 +50,13 @@ class TransformersRollout(BaseRollout):  # type: ignore[misc]
         eos = {tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])} - {None}
         room = self.config.max_model_len or self.config.prompt_length + self.config.response_length
         # Ranks must not sample the same continuations of the same prompts.
-        self.seed = int(self.config.seed) + torch.distributed.get_rank()
+        self.seed = self._configured_seed() + torch.distributed.get_rank()
         self.engine = Engine(self.model, tokenizer, sorted(eos), self.config.response_length, room, self.seed)
         self.weights_step = 0
         _Served.rollout = self
+
+    def _configured_seed(self) -> int:
+        return int(self.config.seed)
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing to resume: weights and cache are ordinary memory."""
@@ -151,9 +154,12 @@ class InProcessMethod:
         if loop not in self._batchers:
             self._batchers[loop] = _Batcher(self.worker, self.max_rows, self.gather_s)
         result, step = await self._batchers[loop].submit(Request(list(prompt_ids), dict(sampling_params)))
+        return self._output(result, step, bool(sampling_params.get("logprobs")))
+
+    def _output(self, result: Result, step: int, logprobs: bool) -> TokenOutput:
         return TokenOutput(
             token_ids=result.token_ids,
-            log_probs=result.logprobs if sampling_params.get("logprobs") else None,
+            log_probs=result.logprobs if logprobs else None,
             stop_reason="completed",
             num_preempted=0,
             extra_fields={
@@ -167,12 +173,16 @@ class InProcessMethod:
 class InProcessHandle:
     """verl's server handle; in sync mode only ``generate`` is used."""
 
+    method = InProcessMethod
+
     def __init__(self, worker: Any, max_rows: int, gather_s: float) -> None:
-        self.generate = InProcessMethod(worker, max_rows, gather_s)
+        self.generate = self.method(worker, max_rows, gather_s)
 
 
 class TransformersReplica(RolloutReplica):  # type: ignore[misc]
     """One replica is one training worker; there is no server to launch, sleep or wake."""
+
+    handle = InProcessHandle
 
     async def launch_servers(self) -> None:
         if len(self.workers) != 1:
@@ -180,4 +190,4 @@ class TransformersReplica(RolloutReplica):  # type: ignore[misc]
         gather_s = float(self.config.engine_kwargs.get("transformers", {}).get("gather_s", 0.005))
         self.servers: list[Any] = []
         self._server_address = f"in-process-{self.replica_rank}"
-        self._server_handle = InProcessHandle(self.workers[0], int(self.config.max_num_seqs), gather_s)
+        self._server_handle = self.handle(self.workers[0], int(self.config.max_num_seqs), gather_s)

@@ -63,7 +63,8 @@ def main(argv: list[str]) -> int:
     args = p.parse_args(argv)
     check_names(args.only, "--only")
     check_names(args.skip_preflight, "--skip-preflight")
-    checks.check_verl()
+    if args.engine != "verl_tool":  # which lives in an environment of its own
+        checks.check_verl()
     started = time.perf_counter()
     facts = facts_of(args, launch.build_config(args))
     skip = [n for n in NAMES if n in args.skip_preflight or (args.only and n not in args.only)]
