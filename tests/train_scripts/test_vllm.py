@@ -144,8 +144,9 @@ def test_both_steps_are_complete_and_nothing_is_left(run: Run) -> None:
     assert [m["step"] for m in run.metrics] == [1, 2]
     for line in run.metrics:
         assert line["scout/trained_trajectories"] == line["scout/trajectories"] == N_QUESTIONS * N_MEMBERS
-        assert line["scout/infra_errors"] == 0 and line["actor/grad_norm"] > 0
+        assert line["scout/infra_errors"] == 0
         assert len(run.of_step(line["step"])) == N_QUESTIONS * N_MEMBERS
+    assert any(m["actor/grad_norm"] > 0 for m in run.metrics)  # chance may leave a step without contrast
     assert not run.left_over
     said = (run.out / "console.log").read_text()
     assert "vLLM" in said or "vllm" in said
@@ -183,6 +184,7 @@ def test_turns_end_where_the_episode_expects(run: Run) -> None:
 
 def test_what_was_sampled_is_what_was_trained(run: Run) -> None:
     """By our count of both; and verl's masked mean of the advantages is that over sampled tokens alone."""
+    telling = []
     for line in run.metrics:
         traces = run.of_step(line["step"])
         assert line["scout/retokenisation_drift"] == 0
@@ -199,8 +201,9 @@ def test_what_was_sampled_is_what_was_trained(run: Run) -> None:
             return sum(advantage(t) * length(t) for t in traces) / sum(length(t) for t in traces)
 
         with_observations = weighted(lambda t: sum(len(ids(s)) for s in t.spans[1:]))
+        telling.append(abs(with_observations - weighted(n_sampled)))
         assert line["critic/advantages/mean"] == pytest.approx(weighted(n_sampled), abs=1e-5)
-        assert abs(with_observations - weighted(n_sampled)) > 1e-3  # so the line above says something
+    assert max(telling) > 1e-3  # so the lines above say something
 
 
 def largest_gap(model_dir: Path, traces: list[Trace]) -> float:
