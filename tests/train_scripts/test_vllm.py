@@ -159,7 +159,8 @@ def test_the_tool_server_answered(run: Run) -> None:
     for trace in run.traces:
         for turn, answer in zip(trace.spans, trace.spans[1:], strict=False):
             if answer.author is Author.TOOL and parse(turn.text, SEARCH_R1).action is Action.SEARCH:
-                assert "</search>" in turn.text and "The capital of" in answer.text
+                assert "</search>" in turn.text
+                assert "The capital of" in answer.text or "No results found." in answer.text
                 found += 1
     assert found == len(calls)
 
