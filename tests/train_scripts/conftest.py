@@ -50,16 +50,18 @@ def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer Qwen2 taught for a moment to write a search, read and answer, so that rewards differ."""
+def teach_model(path: Path, make_model: Callable[..., Any]) -> Path:
+    """A model taught for a moment to write a search, read and answer, so that rewards differ.
+
+    ``make_model(**sizes)`` builds it for a vocabulary and its special tokens. Tags are ordinary text, of
+    several tokens.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
     from scout_protocol.prompt import load_prompt
 
-    path = tmp_path_factory.mktemp("model")
     prompts = {
         c: load_prompt("search_r1").build(f"What is the capital of {c}?")[0]["content"] for c in CAPITALS
     }
@@ -87,19 +89,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     )
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=1024,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    model = make_model(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=2,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     guesses = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -121,6 +117,24 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def teach() -> Callable[..., Path]:
+    """`teach_model`, for tests that need another architecture than `model_dir`."""
+    return teach_model
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer Qwen2."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return teach_model(
+        tmp_path_factory.mktemp("model"),
+        lambda **sizes: Qwen2ForCausalLM(Qwen2Config(hidden_size=32, intermediate_size=64, **heads, **sizes)),
+    )
 
 
 class ToolServer:

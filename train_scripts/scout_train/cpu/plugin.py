@@ -17,8 +17,14 @@ def _replica() -> Any:
     return TransformersReplica
 
 
+def _vllm_replica() -> Any:
+    from scout_train.cpu.vllm_server import CpuVllmReplica
+
+    return CpuVllmReplica
+
+
 def register() -> None:
-    """FSDP's engines for the device "cpu", policy and critic, and ``rollout.name=transformers``."""
+    """FSDP's engines for the device "cpu", policy and critic; the rollouts ``transformers`` and ``vllm``."""
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
         FSDPEngineWithLMHead
     )
@@ -26,6 +32,7 @@ def register() -> None:
         FSDPEngineWithValueHead
     )
     RolloutReplicaRegistry.register("transformers", _replica)
+    RolloutReplicaRegistry.register("vllm", _vllm_replica)
     patches.rollout_class("transformers", "scout_train.cpu.rollout.TransformersRollout")
     patches.unpinned_offload()
     patches.plain_value_head()

@@ -29,6 +29,8 @@ def cores(facts: Facts) -> Finding:
 def memory(facts: Facts) -> Finding:
     """Host memory, container limits included, for the processes of a run and for what is offloaded to it."""
     free_gib, need_gib, why = free_memory_bytes() / GIB, checks.MIN_FREE_GIB, "the processes of a run"
+    if facts.on_cpu and facts.layout.batched_rollout:
+        need_gib = checks.MIN_FREE_VLLM_CPU_GIB
     if facts.shape is not None:
         plan = plan_memory(facts.shape, facts.layout, facts.device)
         if facts.on_cpu:
