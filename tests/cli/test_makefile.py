@@ -16,15 +16,15 @@ REPO = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPO / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY:((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)[1].replace("\\", " ").split()  # type: ignore[index]
 # real looks at HOTPOT first, then sets up; test-vllm has an environment of its own
-NO_SETUP = {"help", "clean", "doctor", "setup", "real", "test-vllm"}
+NO_SETUP = {"help", "clean", "doctor", "setup", "real", "setup-verl-tool", "test-vllm"}
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
 def _make(*args: str) -> subprocess.CompletedProcess[str]:
-    env = {
-        k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "HOTPOT", "OUT")
-    }
+    # what the Makefile would take from the caller, e.g. from `make test ARGS=…`
+    names = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", *re.findall(r"\b([A-Z_]{2,})\b", MAKEFILE)} - {"PATH"}
+    env = {k: v for k, v in os.environ.items() if k not in names}
     return subprocess.run(
         ["make", "--no-print-directory", *args], cwd=REPO, env=env, capture_output=True, text=True, timeout=60
     )
