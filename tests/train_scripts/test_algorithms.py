@@ -27,7 +27,8 @@ def train(model: Path, rows: Path, url: str, out: Path, *words: str) -> list[dic
     options = ["--model", model, "--train", rows, "--tools", url, "--out", out, "--cluster", "cpu"]
     settings = [x for s in SMALL for x in ("--set", s)]
     argv = [sys.executable, "-m", "scout_train.launch", *map(str, options), *settings, "--steps", "1"]
-    argv += ["--stall-timeout-s", "0", *words]
+    # an untrained model hardly ever has a group that differs in outcome
+    argv += ["--stall-timeout-s", "0", "--set", "algorithm.filter_groups.max_num_gen_batches=100", *words]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=1200, env=environment)

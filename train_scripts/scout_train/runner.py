@@ -17,7 +17,7 @@ from typing import Any
 from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
 from scout_train.errors import UnfilledStepError
-from scout_train.vital import DIED, VITAL, watch_run
+from scout_train.vital import DIED, EVERY_S, VITAL, watch_run
 
 
 def start_ray(config: Any, temp_dir: str) -> None:
@@ -101,7 +101,12 @@ def train(config: Any, temp_dir: str) -> None:
             VITAL.stop()
             succeeded = True
         except Exception:
-            traceback.print_exc()  # now: leaving this block waits for threads that may wait for a dead Ray
+            # Here: leaving this block waits for threads that may wait for a dead Ray, and ends a living one.
+            died = VITAL.stop(EVERY_S)
+            traceback.print_exc()
+            if died:
+                print(f"[scout] error: {died}", file=sys.stderr, flush=True)
+                os._exit(DIED)
             raise
         finally:
             if loops is not None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 
 import psutil
 
@@ -39,6 +40,7 @@ class Vital:
     def __init__(self) -> None:
         self._processes: dict[psutil.Process, str] = {}
         self._stopped = threading.Event()
+        self._said = ""
 
     def start(self, family: psutil.Process) -> list[str]:
         """Note the vital ones among the descendants of ``family``, and end this process when one dies.
@@ -52,7 +54,9 @@ class Vital:
         return sorted(self._processes.values())
 
     def dead(self) -> str:
-        """What to say of the first process that is gone; empty while all are there."""
+        """What to say of the first process that is gone; empty while all are there, or were at `stop`."""
+        if self._stopped.is_set():
+            return self._said
         for process, name in self._processes.items():
             gone = not process.is_running()
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -64,10 +68,22 @@ class Vital:
                 )
         return ""
 
-    def stop(self) -> None:
-        """From now on they may end."""
+    def stop(self, patience_s: float = 0.0) -> str:
+        """From now on they may end: what `dead` says is decided here, before Ray shuts itself down.
+
+        Args:
+            patience_s: look for so long whether one has died: Ray's error comes before it is gone.
+
+        Returns:
+            What `dead` says from now on.
+        """
+        deadline = time.monotonic() + patience_s
+        while not (said := self.dead()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._said = said
         self._stopped.set()
         self._processes = {}
+        return said
 
     def _run(self) -> None:
         while not self._stopped.wait(EVERY_S):

@@ -353,12 +353,12 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         try:
             watch_run()
             super().fit()
-            VITAL.stop()
         except UnfilledStepError as error:
             if VITAL.dead():
                 raise  # without its worker there is nothing to save
             raise self._paused(error) from error
         finally:
+            VITAL.stop()
             verl.utils.tracking.Tracking = original
 
     def _paused(self, error: UnfilledStepError) -> UnfilledStepError:
