@@ -17,7 +17,7 @@ from typing import Any
 from scout_agent.model_folder import export_model
 from scout_protocol.errors import UserError
 from scout_train.errors import UnfilledStepError
-from scout_train.vital import DIED, EVERY_S, VITAL, watch_run
+from scout_train.vital import VITAL, watch_run
 
 
 def start_ray(config: Any, temp_dir: str) -> None:
@@ -102,11 +102,8 @@ def train(config: Any, temp_dir: str) -> None:
             succeeded = True
         except Exception:
             # Here: leaving this block waits for threads that may wait for a dead Ray, and ends a living one.
-            died = VITAL.stop(EVERY_S)
             traceback.print_exc()
-            if died:
-                print(f"[scout] error: {died}", file=sys.stderr, flush=True)
-                os._exit(DIED)
+            VITAL.end_if_dead()
             raise
         finally:
             if loops is not None:
@@ -116,10 +113,9 @@ def train(config: Any, temp_dir: str) -> None:
 
 
 def unfilled(error: UnfilledStepError) -> int:
-    """Say why a step was not filled. Returns the exit code: a dead worker is no outage of the tool."""
-    died = VITAL.dead()
-    print(f"[scout] error: {died or error}", file=sys.stderr, flush=True)
-    return DIED if died else 3
+    """Say why a step was not filled. Returns the exit code; a dead worker has ended the process before."""
+    print(f"[scout] error: {error}", file=sys.stderr, flush=True)
+    return 3
 
 
 _START = time.perf_counter()

@@ -85,11 +85,20 @@ class Vital:
         self._processes = {}
         return said
 
+    def end_if_dead(self) -> None:
+        """After an exception: end this process if a death explains it, else stop looking (see `stop`)."""
+        if said := self.stop(EVERY_S):
+            _end(said)
+
     def _run(self) -> None:
         while not self._stopped.wait(EVERY_S):
             if said := self.dead():
-                print(f"[scout] error: {said}", file=sys.stderr, flush=True)
-                os._exit(DIED)
+                _end(said)
+
+
+def _end(said: str) -> None:
+    print(f"[scout] error: {said}", file=sys.stderr, flush=True)
+    os._exit(DIED)
 
 
 VITAL = Vital()

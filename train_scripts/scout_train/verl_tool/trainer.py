@@ -353,12 +353,14 @@ class ScoutVerlToolTrainer(AgentRayPPOTrainer):  # type: ignore[misc]
         try:
             watch_run()
             super().fit()
-        except UnfilledStepError as error:
-            if VITAL.dead():
-                raise  # without its worker there is nothing to save
-            raise self._paused(error) from error
-        finally:
             VITAL.stop()
+        except UnfilledStepError as error:
+            VITAL.end_if_dead()  # without its worker there is nothing to save
+            raise self._paused(error) from error
+        except Exception:
+            VITAL.end_if_dead()
+            raise
+        finally:
             verl.utils.tracking.Tracking = original
 
     def _paused(self, error: UnfilledStepError) -> UnfilledStepError:
