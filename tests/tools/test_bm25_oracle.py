@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import re
+import threading
 from collections import Counter
 
 import pytest
@@ -94,3 +96,63 @@ def test_topk_bounds(tmp_path):
     build_index(tmp_path / "index", [write_jsonl(tmp_path / "c.jsonl", rows)])
     backend = BM25Backend(tmp_path / "index")
     assert [len(backend.search_now(["same"], k)[0]) for k in (0, 1, 4, 5, 6, 1000)] == [0, 1, 4, 5, 5, 5]
+
+
+def test_common_words_go_where_rarer_ones_are_left(tmp_path):
+    """Against the formula without them, on an index that counts as large."""
+    rng = random.Random(3)
+    rows = []
+    for i in range(200):
+        rare = rng.choices([f"r{n}" for n in range(60)], k=12)
+        common = [
+            word for word, share in (("film", 0.5), ("city", 0.35), ("park", 0.19)) if rng.random() < share
+        ]
+        rows.append({"id": str(i), "title": f"t{i}", "text": " ".join(rare + common)})
+    build_index(tmp_path / "index", [write_jsonl(tmp_path / "c.jsonl", rows)])
+    documents = [words(f"{row['title']}\n{row['text']}") for row in rows]
+    holders = Counter(term for document in documents for term in set(document))
+    large, small = BM25Backend(tmp_path / "index", common_from=200), BM25Backend(tmp_path / "index")
+    for _ in range(30):
+        query = [*rng.sample([f"r{n}" for n in range(60)], 3), "film", "city", "park"]
+        rarer = [word for word in query if holders[word] <= 40]
+        assert not {"film", "city"} & set(rarer)
+        for backend, terms in ((large, rarer), (small, query)):
+            best = sorted(brute_force(documents, terms), reverse=True)[:5]
+            (hits,) = backend.search_now([" ".join(query)], 5)
+            assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-5)
+    # One rarer word alone would decide everything: then all stay.
+    for query in (["film"], ["film", "r1"], ["film", "city", "r1"]):
+        assert large.search_now([" ".join(query)], 5) == small.search_now([" ".join(query)], 5)
+    everything = BM25Backend(tmp_path / "index", stop_words=(), common_from=200)
+    assert everything.search_now(["film r1 r2"], 5) == small.search_now(["film r1 r2"], 5)
+    assert large.search_now(["film r1 r2"], 5) != small.search_now(["film r1 r2"], 5)
+
+
+def test_searches_of_one_turn_go_to_threads_when_there_are_many(tmp_path):
+    """A few run in the event loop's own thread; the rest, and whoever comes behind them, elsewhere."""
+    rows = [{"id": str(i), "title": f"t{i}", "text": f"same w{i}"} for i in range(50)]
+    build_index(tmp_path / "index", [write_jsonl(tmp_path / "c.jsonl", rows)])
+    main, seen = threading.get_ident(), []
+
+    class Watched(BM25Backend):
+        def search_now(self, queries, topk):
+            seen.append((queries[0], threading.get_ident() == main))
+            return super().search_now(queries, topk)
+
+    async def play():
+        backend = Watched(tmp_path / "index")
+        many = [f"same w{i}" for i in range(30)]
+        found = await asyncio.gather(*(backend.search([query], 3) for query in many))
+        assert [hits[0][0].id for hits in found] == [str(i) for i in range(30)]
+        in_place = [query for query, here in seen if here]
+        assert in_place == many[:8] and len(seen) == 30
+        await asyncio.sleep(0)
+        seen.clear()
+        await backend.search(["same w1"], 3)  # a new turn
+        await backend.search(["w2 " * 200], 3)  # long
+        await backend.search(["w3", "w4"], 3)  # several
+        await backend.search(["w5"], 40)  # many passages
+        assert [here for _, here in seen] == [True, False, False, False]
+        await backend.close()
+
+    asyncio.run(play())

@@ -8,12 +8,15 @@ goes from .671 to .672, recall@10 from .909 to .920, and a search takes a sixth 
 The list holds function words alone. It spares personal pronouns, negations, numerals and words of place and
 order ("her", "not", "two", "up", "first"), since those carry titles; ``scout index eval --keep-stop-words``
 measures without it.
+
+On a large index, words that more than a fifth of its passages hold go as well ("film", "american" and "first"
+in Wikipedia's), where rarer ones are left to decide: `rarer_terms`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 _WORDS = """
 a an the and or but if than then because so too very as at by for from in into of on per to upon with after
@@ -26,8 +29,12 @@ themselves himself herself
 all any each most other such own same only just also more some s d t ll re ve
 """
 STOP_WORDS = frozenset(_WORDS.split())
+COMMON_SHARE = 0.2  # of the passages
+COMMON_FROM = 100_000  # passages: below, a search is quick with any words
+_RARER = 2  # so many must be left
 # Part of the backend's fingerprint: another list gives other answers.
-VERSION = hashlib.sha256(" ".join(sorted(STOP_WORDS)).encode()).hexdigest()[:8]
+_RULE = f"{' '.join(sorted(STOP_WORDS))} {COMMON_SHARE} {COMMON_FROM} {_RARER}"
+VERSION = hashlib.sha256(_RULE.encode()).hexdigest()[:8]
 
 
 def search_terms(terms: Sequence[str], stop_words: Collection[str], limit: int) -> list[str]:
@@ -38,3 +45,16 @@ def search_terms(terms: Sequence[str], stop_words: Collection[str], limit: int) 
     unique = dict.fromkeys(terms)
     kept = [term for term in unique if term not in stop_words]
     return (kept or list(unique))[:limit]
+
+
+def rarer_terms(terms: list[str], passages_with: Callable[[str], int], n_passages: int) -> list[str]:
+    """The terms that at most `COMMON_SHARE` of the passages hold; all of them where fewer than two are left.
+
+    Args:
+        passages_with: a term's document frequency.
+        n_passages: of the index.
+    """
+    if len(terms) <= _RARER:
+        return terms
+    rarer = [term for term in terms if passages_with(term) <= COMMON_SHARE * n_passages]
+    return rarer if len(rarer) >= _RARER else terms

@@ -129,13 +129,17 @@ def _recall(work: Path, hotpot: Path) -> dict[str, dict[str, float]]:
 
 
 def _search(work: Path, asked: list[str]) -> dict[str, dict[str, float]]:
-    """CPU time of one thread per question, best of three: what else runs only adds to it."""
+    """CPU time of one thread per question, the least of three passes: what else runs only adds to it.
+
+    Passes, since a question asked twice in a row finds its posting lists in the processor's cache.
+    """
     from scout_tools.backends.bm25 import BM25Backend
 
     found = {}
     for name, words in (("with the stop list", STOP_WORDS), ("every word", frozenset[str]())):
         backend = BM25Backend(work / "index", stop_words=words)
-        times = sorted(min(_timed(backend, question) for _ in range(3)) for question in asked)
+        passes = [[_timed(backend, question) for question in asked] for _ in range(3)]
+        times = sorted(min(passes, key=sum))
         found[name] = {
             "mean_ms": sum(times) / len(times),
             "p50_ms": times[len(times) // 2],

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import gevent
 import msgspec
+from gevent.event import AsyncResult
 from geventhttpclient.client import HTTPClientPool
 from locust.contrib.fasthttp import LocustUserAgent
 from locust.env import Environment
@@ -39,17 +40,28 @@ class Rollout(FastHttpUser):
     todo: Iterator[tuple[int, list[Turn]]]
     headers: dict[str, str]
     told: IO[bytes]
+    # The time from which on all play. To start thousands takes a while, in which load would pile up.
+    begin: AsyncResult[float]
+    unready: int
+    lead_s: float  # in which all wake up to wait for their first turn
 
     @task
     def play(self) -> None:
         number, turns = next(self.todo)
+        if number == 0:
+            # A process's first request takes 40 ms of its own (the resolver's threads and such).
+            self.client.get("/health")
+        Rollout.unready -= 1
+        if not Rollout.unready:
+            self.begin.set(time.time() + self.lead_s)
+        now_s = self.begin.get()
         for turn in turns:
-            due_s = time.time() + turn.think_s
-            if turn.think_s:
-                gevent.sleep(turn.think_s)
+            due_s = now_s + turn.think_s
+            gevent.sleep(max(0.0, due_s - time.time()))
             body = encode(ObservationRequest([f"t{number}"], [turn.action], [False], [False], [{}]))
             due = {"due_s": due_s}
             self.client.post("/get_observation", data=body.decode(), headers=self.headers, context=due)
+            now_s = time.time()
         tell(self.told, Played())
         raise StopUser
 
@@ -85,7 +97,7 @@ def main() -> None:
     )
     # With catch_exceptions Locust would play a rollout that broke again and again.
     environment = Environment(user_classes=[Rollout], host=job.url.rstrip("/"), catch_exceptions=False)
-    zero_s = time.time()
+    Rollout.begin, Rollout.unready, Rollout.lead_s = AsyncResult(), n, 0.1 + 1e-4 * n
 
     def on_request(
         response_time: float,
@@ -95,6 +107,8 @@ def main() -> None:
         context: dict[str, float],
         **_: Any,
     ) -> None:
+        if "due_s" not in context:
+            return  # not part of the load
         if exception is not None:
             cause = getattr(exception, "original", None) or exception  # a timeout comes wrapped
             ended, cache = f"lost:{type(cause).__name__}", ""
@@ -103,7 +117,7 @@ def main() -> None:
             cache = response.headers.get("x-cache", "")
         # What the generator itself came too late counts as waiting, else a busy one would look fast.
         late_s = max(0.0, start_time - context["due_s"])
-        start_s = start_time - late_s - zero_s
+        start_s = start_time - late_s - Rollout.begin.get()
         tell(told, Answered(Sample(start_s, late_s + response_time / 1000, ended, cache)))
 
     environment.events.request.add_listener(on_request)  # type: ignore[no-untyped-call]
@@ -111,8 +125,9 @@ def main() -> None:
     # A collection over all that is imported takes tens of milliseconds and would be measured as latency.
     gc.collect()
     gc.freeze()
-    start_s, cpu_start_s = time.perf_counter(), time.process_time()
     runner.start(n, spawn_rate=n)
+    gevent.sleep(max(0.0, Rollout.begin.get() - time.time()))
+    start_s, cpu_start_s = time.perf_counter(), time.process_time()
     assert runner.spawning_greenlet is not None
     runner.spawning_greenlet.join()
     runner.user_greenlets.join()
