@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scout_protocol.errors import UserError
-from scout_train import checks, cluster, compose, launch, words
+from scout_train import checks, cluster, compose, environment, launch, words
 
 SCRIPTS = sorted(Path(__file__).parents[2].glob("train_scripts/*.sh"))
 
@@ -44,26 +44,26 @@ def test_detect(
     assert name in compose.names("cluster") and cluster.engine_for(name) in compose.names("engine")
 
 
-def environment(choice: compose.Choice, monkeypatch: pytest.MonkeyPatch, **outside: str) -> dict[str, str]:
+def variables(choice: compose.Choice, monkeypatch: pytest.MonkeyPatch, **outside: str) -> dict[str, str]:
     for name in ("WANDB_API_KEY", "WANDB_MODE", "VERL_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in outside.items():
         monkeypatch.setenv(name, value)
-    return launch.environment(compose.compose(choice, [("scout.run.dir", "/x/run")]), "/tmp/sc-x")
+    return environment.environment(compose.compose(choice, [("scout.run.dir", "/x/run")]), "/tmp/sc-x")
 
 
 def test_only_the_cpu_gets_our_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment(compose.Choice(), monkeypatch)["VERL_PLATFORM"] == "cpu"
-    on_cards = environment(compose.Choice(size="7b", cluster="8xa100"), monkeypatch)
+    assert variables(compose.Choice(), monkeypatch)["VERL_PLATFORM"] == "cpu"
+    on_cards = variables(compose.Choice(size="7b", cluster="8xa100"), monkeypatch)
     assert "VERL_PLATFORM" not in on_cards and on_cards["OMP_NUM_THREADS"] == "8"
 
 
 def test_wandb_is_offline_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = environment(compose.Choice(), monkeypatch)
+    plain = variables(compose.Choice(), monkeypatch)
     assert (plain["WANDB_MODE"], plain["WANDB_DIR"]) == ("offline", "/x/run")
-    keyed = environment(compose.Choice(), monkeypatch, WANDB_API_KEY="k" * 40)
+    keyed = variables(compose.Choice(), monkeypatch, WANDB_API_KEY="k" * 40)
     assert "WANDB_MODE" not in keyed
-    assert environment(compose.Choice(), monkeypatch, WANDB_MODE="disabled")["WANDB_MODE"] == "disabled"
+    assert variables(compose.Choice(), monkeypatch, WANDB_MODE="disabled")["WANDB_MODE"] == "disabled"
 
 
 def test_a_rollout_that_is_not_installed_is_one_line() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scout_protocol.errors import UserError
-from scout_train import checks, launch, rundir
+from scout_train import checks, environment, launch, rundir
 
 Train = Callable[..., int]
 
@@ -255,7 +255,7 @@ def test_a_run_never_joins_a_foreign_ray(
     config = compose("grpo")
     with open_dict(config):
         config.scout.run.dir = str(tmp_path)
-    env = launch.environment(config, "/tmp/sc-x")
+    env = environment.environment(config, "/tmp/sc-x")
     assert "RAY_ADDRESS" not in env
     assert env["OMP_NUM_THREADS"] == str(config.scout.cluster.torch_threads)
     json.dumps(env)

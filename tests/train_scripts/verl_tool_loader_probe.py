@@ -26,7 +26,9 @@ from scout_train.errors import UnfilledStepError
 from scout_train.settings import SamplerSection
 from scout_train.traces import TraceLog
 from scout_train.verl_tool.agent_loop import GROUP, LOST, MEMBER, STEP, TRACE
-from scout_train.verl_tool.trainer import AGE, GroupLoader, Rollouts, ScoutVerlToolTrainer
+from scout_train.verl_tool.group_loader import AGE, GroupLoader
+from scout_train.verl_tool.rollouts import Rollouts
+from scout_train.verl_tool.trainer import ScoutVerlToolTrainer
 
 N, BATCH, WIDTH = 3, 2, 4
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
@@ -14,143 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from scout_protocol.errors import UserError
-from scout_train.words import add_words, choice_of
+from scout_train.environment import environment
+from scout_train.options import build_config, parser
+from scout_train.words import choice_of
 
 STALLED = 4  # exit code: no progress for --stall-timeout-s
-
-
-def parser(prog: str = "scout train", told: str = (__doc__ or "").split("\n")[0]) -> argparse.ArgumentParser:
-    """The command line, also of `scout preflight`, which checks the run that these options describe."""
-    p = argparse.ArgumentParser(prog=prog, description=told)
-    add_words(p)
-    p.add_argument("--model", type=Path, required=True, help="model folder to start from")
-    p.add_argument("--train", type=Path, required=True, help="training questions, parquet")
-    p.add_argument("--val", type=Path, help="validation questions, parquet (with --eval-every)")
-    p.add_argument("--tools", required=True, metavar="URL", help="base URL of the tool server")
-    p.add_argument(
-        "--tools-token-env", default="", metavar="NAME", help="variable with the tool server's bearer token"
-    )
-    p.add_argument(
-        "--out", type=Path, required=True, help="folder of the run; an interrupted run goes on there"
-    )
-    p.add_argument("--steps", type=int, required=True, help="updates in total, resumed ones included")
-    p.add_argument(
-        "--save-every", type=int, default=5, metavar="STEPS", help="checkpoint interval (default 5)"
-    )
-    p.add_argument("--eval-every", type=int, default=0, metavar="STEPS", help="validate; 0: never (default)")
-    p.add_argument("--seed", type=int, default=0, help="of data order and sampling (default 0)")
-    p.add_argument("--stage", help="name in traces (default: the algorithm)")
-    p.add_argument(
-        "--stall-timeout-s", type=float, default=300.0, help="end a run without progress (0: never)"
-    )
-    p.add_argument("--time-limit-s", type=float, default=0.0, help="end a run after so long (0: never)")
-    p.add_argument(
-        "--skip-preflight", action="extend", nargs="+", default=[], metavar="NAME", help="checks to leave out"
-    )
-    p.add_argument(
-        "--readiness", type=Path, metavar="FILE", help="report of `scout sft readiness` on the model"
-    )
-    p.add_argument(
-        "--dry-run", action="store_true", help="print what the recipe changes, check it, start nothing"
-    )
-    return p
-
-
-def build_config(args: argparse.Namespace) -> Any:
-    """The complete configuration of a run.
-
-    Raises:
-        UserError: unknown overlay or key, wrong type, numbers that do not fit each other.
-    """
-    from omegaconf import open_dict
-
-    from scout_train import checks
-    from scout_train.compose import compose, parse_setting
-    from scout_train.settings import check_settings
-
-    config = compose(choice_of(args), [parse_setting(text) for text in args.set])
-    out, stage = args.out.resolve(), args.stage or args.algo
-    with open_dict(config):
-        config.actor_rollout_ref.model.path = config.critic.model.path = str(args.model.resolve())
-        config.data.train_files = str(args.train.resolve())
-        config.data.val_files = str((args.val or args.train).resolve())
-        config.data.seed = config.actor_rollout_ref.rollout.seed = args.seed
-        config.trainer.default_local_dir = str(out / "ckpt")
-        config.trainer.total_training_steps = args.steps
-        config.trainer.save_freq, config.trainer.test_freq = args.save_every, args.eval_every or -1
-        config.trainer.val_before_train = False
-        config.trainer.project_name, config.trainer.experiment_name = "scout", stage
-        config.scout.tools.url = args.tools.rstrip("/")
-        config.scout.tools.token_env = args.tools_token_env or config.scout.tools.token_env
-        config.scout.run.dir, config.scout.run.stage, config.scout.run.model = (
-            str(out),
-            stage,
-            args.model.name,
-        )
-    if args.engine == "verl_tool":
-        from scout_train.verl_tool.settle import settle
-
-        settle(config)
-    checks.check_config(config)
-    check_settings(config)
-    return config
-
-
-def shared_variables(config: Any) -> dict[str, str]:
-    """Variables that every process of the run needs, on whatever node."""
-    device = str(config.trainer.device)
-    # verl ships cuda and npu and finds out which one it has; "cpu" is ours
-    platform = {"VERL_USE_EXTERNAL_MODULES": "scout_train.cpu.platform", "VERL_PLATFORM": "cpu"}
-    # vLLM's CPU build: GiB of its cache, no binding to cores that others use too, its processes on loopback,
-    # and no C++ compiler at its first sample (enforce_eager does not reach the sampler)
-    vllm_cpu = {
-        "TORCH_COMPILE_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_HOST_IP": "127.0.0.1",
-    }
-    return {
-        **(platform | vllm_cpu if device == "cpu" else {}),
-        "VLLM_NO_USAGE_STATS": "1",  # nothing leaves this machine
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        "PYTHONUNBUFFERED": "1",
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "VERL_LOGGING_LEVEL": "WARN",
-        "TRANSFER_QUEUE_ENABLE": "1",
-        "TQ_NUM_THREADS": "1",
-        "TQ_CLIENT_ZMQ_IO_THREADS": "1",
-        "OMP_NUM_THREADS": str(config.scout.cluster.torch_threads),
-        "OMP_WAIT_POLICY": "passive",  # spinning threads starve the other processes of a small machine
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "NCCL_DEBUG": "WARN",
-    }
-
-
-def environment(config: Any, temp_dir: str) -> dict[str, str]:
-    """Variables of every process of the run on this machine; a Ray of its own passes them to its workers."""
-    run_dir = Path(config.scout.run.dir)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no foreign cluster
-    env.update(shared_variables(config))
-    env.update(
-        TMPDIR=temp_dir,  # verl leaves a lock file there for every checkpoint
-        HF_DATASETS_CACHE=f"{temp_dir}/datasets",
-        TENSORBOARD_DIR=str(run_dir / "tensorboard"),
-        WANDB_DIR=str(run_dir),
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_DEDUP_LOGS="0",
-        # Ray keeps idle workers ready for tasks; a run has only actors, each with a process of its own.
-        RAY_enable_worker_prestart="0",
-        RAY_prestart_worker_first_driver="0",
-        # Ray's 15 makes the model yield to every other process: a browser tab doubles the time of a step.
-        RAY_worker_niceness="0",
-    )
-    if config.trainer.device == "cpu":
-        env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    if not env.get("WANDB_API_KEY") and not env.get("WANDB_MODE"):
-        env["WANDB_MODE"] = "offline"  # nothing leaves this machine, nothing asks for a key
-    return env
 
 
 def run(config: Any, args: argparse.Namespace, out: Path, start_step: int) -> int:
@@ -268,7 +135,7 @@ def main(argv: list[str]) -> int:
     from scout_train.resume import replace_text
     from scout_train.rundir import finished, locked, prepare
 
-    args = parser().parse_args(argv)
+    args = parser("scout train", (__doc__ or "").split("\n")[0]).parse_args(argv)
     check_names(args.skip_preflight, "--skip-preflight")
     if args.engine == "verl_tool":
         from scout_train.verl_tool import paths

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ def start_ray(config: Any, temp_dir: str) -> None:
     import ray
     from omegaconf import OmegaConf
 
-    from scout_train.launch import shared_variables
+    from scout_train.environment import shared_variables
 
     arguments = dict(OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
     asked = {k: v for k, v in (arguments.pop("runtime_env", None) or {}).items() if v is not None}
     address = str(config.scout.cluster.ray_address)
-    if address == "local":  # workers inherit this process's environment: see launch.environment
+    if address == "local":  # workers inherit this process's environment: see `scout_train.environment`
         arguments["_temp_dir"] = temp_dir
     else:  # Ray takes sizes only where it starts; workers of other nodes inherit nothing
         arguments = {}
@@ -112,10 +113,28 @@ def train(config: Any, temp_dir: str) -> None:
                 trainer.logger.finish(exit_code=0 if succeeded else 1)
 
 
-def unfilled(error: UnfilledStepError) -> int:
-    """Say why a step was not filled. Returns the exit code; a dead worker has ended the process before."""
-    print(f"[scout] error: {error}", file=sys.stderr, flush=True)
-    return 3
+def told(run: Callable[[], None]) -> int:
+    """Run to the end. Returns the exit code: 2 for wrong input, 3 for a step that was not filled, both said.
+
+    A dead worker has ended the process before.
+    """
+    try:
+        run()
+    except (UserError, UnfilledStepError) as error:
+        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
+        return 3 if isinstance(error, UnfilledStepError) else 2
+    mark("finished")
+    return 0
+
+
+def leave(code: int) -> None:
+    """End this process at once.
+
+    Shutdown hooks of Ray and torch take seconds and have nothing left to save; the guard ends what remains.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 _START = time.perf_counter()
@@ -129,25 +148,17 @@ def main(argv: list[str]) -> int:
 
     config_path, temp_dir = Path(argv[0]), argv[1]
     config = OmegaConf.load(config_path)
-    try:
+
+    def run() -> None:
         ckpt_dir, steps = Path(config.trainer.default_local_dir), int(config.trainer.total_training_steps)
         if not checkpoints(ckpt_dir) or step_of(checkpoints(ckpt_dir)[-1]) < steps:
             train(config, temp_dir)
         last = checkpoints(ckpt_dir)[-1] / "actor" / "huggingface"  # `hf_model` in save_contents
         start = Path(config.actor_rollout_ref.model.path)
         export_model(last, start, Path(config.scout.run.dir) / "hf")
-    except UserError as error:
-        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
-        return 2
-    except UnfilledStepError as error:
-        return unfilled(error)
-    mark("finished")
-    return 0
+
+    return told(run)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Shutdown hooks of Ray and torch take seconds and have nothing left to save; the guard ends what remains.
-    os._exit(code)
+    leave(main(sys.argv[1:]))

@@ -53,10 +53,10 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: the first refusal, or input that cannot be read at all.
     """
-    from scout_train import checks, launch
+    from scout_train import checks, options
     from scout_train.preflight.run import NAMES, check_names, refused, run, write
 
-    p = launch.parser("scout preflight", (__doc__ or "").split("\n")[0])
+    p = options.parser("scout preflight", (__doc__ or "").split("\n")[0])
     p.add_argument(
         "--only", action="append", default=[], metavar="NAME", help=f"only these checks: {', '.join(NAMES)}"
     )
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     if args.engine != "verl_tool":  # which lives in an environment of its own
         checks.check_verl()
     started = time.perf_counter()
-    facts = facts_of(args, launch.build_config(args))
+    facts = facts_of(args, options.build_config(args))
     skip = [n for n in NAMES if n in args.skip_preflight or (args.only and n not in args.only)]
     findings = run(facts, skip)
     for finding in findings:

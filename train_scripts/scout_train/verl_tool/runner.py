@@ -6,12 +6,10 @@ trainer in this process instead of in a Ray actor.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from scout_protocol.errors import UserError
 from scout_train.verl_tool.start import MODEL
 
 
@@ -50,28 +48,22 @@ def main(argv: list[str]) -> int:
     """``argv``: the composed configuration and the folder for Ray."""
     from omegaconf import OmegaConf
 
-    from scout_train.errors import UnfilledStepError
     from scout_train.resume import checkpoints, step_of
-    from scout_train.runner import mark, unfilled
+    from scout_train.runner import told
 
     config = OmegaConf.load(Path(argv[0]))
     config.actor_rollout_ref.model.path = str(Path(config.scout.run.dir) / MODEL)
-    try:
+
+    def run() -> None:
         found = checkpoints(Path(config.trainer.default_local_dir))
         last_step = step_of(found[-1]) if found else 0
         if last_step < int(config.trainer.total_training_steps):
             train(config, argv[1], last_step)
-    except UserError as error:
-        print(f"[scout] error: {error}", file=sys.stderr, flush=True)
-        return 2
-    except UnfilledStepError as error:
-        return unfilled(error)
-    mark("finished")
-    return 0
+
+    return told(run)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # shutdown hooks have nothing left to save; the guard ends what remains
+    from scout_train.runner import leave
+
+    leave(main(sys.argv[1:]))
