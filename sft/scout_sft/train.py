@@ -161,7 +161,13 @@ def _train_from(first: int, keys: dict[str, Any], run: _Run) -> None:
     run_folder.replace(
         job,
         json.dumps(
-            {"keys": keys, "overrides": list(settings.overrides), "error": str(error), "parent": os.getpid()}
+            {
+                "keys": keys,
+                "overrides": list(settings.overrides),
+                "seed": settings.seed,
+                "error": str(error),
+                "parent": os.getpid(),
+            }
         ),
     )
     with Progress("warm-up: step", run.steps, first) as progress:

@@ -3,7 +3,8 @@
     python -m scout_sft.worker JOB.json                  one process; the caller sets torchrun's variables
     python -m scout_sft.worker JOB.json --torchrun N     torchrun, and N processes of the first kind under it
 
-JOB.json holds ``{"keys": {dotted key: value}, "overrides": ["key=value", …], "error": path, "parent": pid}``.
+JOB.json holds ``{"keys": {dotted key: value}, "overrides": ["key=value", …], "seed", "error": path,
+"parent": pid}``.
 A wrong input found here (a demonstration that is too long, say) is written to ``error`` for the parent to
 tell.
 """
@@ -73,6 +74,9 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         config = compose(job["keys"], job["overrides"])
+        import torch
+
+        torch.manual_seed(job["seed"])  # verl seeds nothing here, and adapters begin at random
         from verl.trainer.sft_trainer import run_sft
         from verl.utils.device import auto_set_device
 

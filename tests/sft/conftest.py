@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importmode=importlib leaves it out
+
+from sft_processes import SCOUT, tool_server
 
 from scout_protocol.observation import Document, render
 from scout_protocol.records import RLRow, SFTRow, SFTTurn
@@ -139,31 +142,22 @@ def tokenizer(model_dir: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def server_url(mini: Mini, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The real tool server over the miniature world, two documents per search."""
-    folder = tmp_path_factory.mktemp("server")
-    corpus, index, ready = folder / "docs.jsonl", folder / "index", folder / "ready.json"
+def mini_index(mini: Mini, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the miniature world."""
+    folder = tmp_path_factory.mktemp("index")
+    corpus, index = folder / "docs.jsonl", folder / "index"
     corpus.write_text(
         "".join(
             json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in mini.documents.values()
         ),
         encoding="utf-8",
     )
-    scout = [sys.executable, "-m", "scout_cli.main"]
-    subprocess.run([*scout, "index", "build", "--index", str(index), str(corpus)], check=True, timeout=60)
-    log = (folder / "log").open("wb")
-    serve = [*scout, "serve", "--index", str(index), "--port", "0", "--workers", "1", "--topk", "2"]
-    process = subprocess.Popen(
-        [*serve, "--ready-file", str(ready)], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not ready.exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, "the tool server did not start"
-            time.sleep(0.05)
-        yield str(json.loads(ready.read_text())["url"])
-    finally:
-        process.terminate()
-        process.wait(20)
-        log.close()
+    subprocess.run([*SCOUT, "index", "build", "--index", str(index), str(corpus)], check=True, timeout=60)
+    return index
+
+
+@pytest.fixture(scope="session")
+def server_url(mini_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A tool server over the miniature world."""
+    with tool_server(mini_index, tmp_path_factory.mktemp("server")) as url:
+        yield url

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from sft_processes import kill_when
 
 from scout_protocol.dialect import SEARCH_R1
 from scout_protocol.errors import UserError
@@ -85,20 +83,8 @@ def test_killed_and_resumed_it_equals_a_plain_loop(tmp_path: Path, model_dir: Pa
 
     parquet, out = tmp_path / "demos.parquet", tmp_path / "run"
     write_demos(parquet, demos * 3)
-    first = subprocess.Popen(
-        command(model_dir, parquet, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
     tracker = out / "checkpoints"
-    deadline = time.monotonic() + 120
-    while latest_step(tracker) < 2:
-        assert first.poll() is None, first.stderr.read() if first.stderr else ""
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    children = psutil.Process(first.pid).children(recursive=True)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait(10)
-    gone, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive and gone, "the trainer outlived the command"
+    kill_when(command(model_dir, parquet, out), lambda: latest_step(tracker) >= 2)
 
     reached = latest_step(tracker)
     second = subprocess.run(command(model_dir, parquet, out), capture_output=True, text=True, timeout=120)
