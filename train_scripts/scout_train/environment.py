@@ -40,10 +40,20 @@ def shared_variables(config: Any) -> dict[str, str]:
     }
 
 
+def outside(config: Any) -> dict[str, str]:
+    """This process's variables without those of a foreign Ray; where a cluster is joined, its token stays."""
+    joins = str(config.scout.cluster.ray_address) != "local"
+    return {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("RAY_") or (joins and k.startswith("RAY_AUTH"))
+    }
+
+
 def environment(config: Any, temp_dir: str) -> dict[str, str]:
     """Variables of every process of the run on this machine; a Ray of its own passes them to its workers."""
     run_dir = Path(config.scout.run.dir)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no foreign cluster
+    env = outside(config)
     env.update(shared_variables(config))
     env.update(
         TMPDIR=temp_dir,  # verl leaves a lock file there for every checkpoint

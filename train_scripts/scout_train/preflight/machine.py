@@ -87,9 +87,7 @@ def shm(facts: Facts) -> Finding | None:
     folder = Path("/dev/shm")  # noqa: S108  the kernel's shared memory, not a temporary file of ours
     if not folder.is_dir():
         return None
-    free = shutil.disk_usage(folder).free
-    store = facts.config.ray_kwargs.ray_init.get("object_store_memory") or 0
-    need = max(int(store), 0 if facts.on_cpu else 8 * GIB)
+    free, need = shutil.disk_usage(folder).free, shm_needed(facts)
     said = f"{free / GIB:.2f} GiB free in /dev/shm, {need / GIB:.2f} needed"
     if free >= need:
         return ok("shm", said)
@@ -98,15 +96,22 @@ def shm(facts: Facts) -> Finding | None:
     return refuse("shm", said, "docker run --shm-size=16g, or --ipc=host")
 
 
+def shm_needed(facts: Facts) -> int:
+    """Bytes of shared memory that a node needs."""
+    store = facts.config.ray_kwargs.ray_init.get("object_store_memory") or 0
+    return max(int(store), 0 if facts.on_cpu else 8 * GIB)
+
+
+def files_needed(facts: Facts) -> int:
+    """Open descriptors that a node needs."""
+    rollouts = int(facts.config.data.train_batch_size) * int(facts.config.actor_rollout_ref.rollout.n)
+    at_once = min(rollouts, int(facts.config.scout.tools.max_connections))
+    return 512 + 64 * facts.layout.cards_per_node + 2 * at_once
+
+
 def files(facts: Facts) -> Finding:
     """Descriptors for Ray's processes and for every tool call in flight."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    rollouts = int(facts.config.data.train_batch_size) * int(facts.config.actor_rollout_ref.rollout.n)
-    need = (
-        512
-        + 64 * facts.layout.cards_per_node
-        + 2 * min(rollouts, int(facts.config.scout.tools.max_connections))
-    )
+    limit, need = resource.getrlimit(resource.RLIMIT_NOFILE)[0], files_needed(facts)
     said = f"{'no limit' if limit == resource.RLIM_INFINITY else f'{limit:,}'} open files, {need:,} needed"
     if limit != resource.RLIM_INFINITY and limit < need:
         return refuse("files", said, "raise it in this shell: ulimit -n 65536")

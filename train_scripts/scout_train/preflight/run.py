@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scout_protocol.errors import UserError
-from scout_train.preflight import cluster, data, machine, model_side, readiness, server
+from scout_train.preflight import cluster, data, machine, model_side, nodes, readiness, server
 from scout_train.preflight.facts import Facts
 from scout_train.preflight.finding import Finding, Verdict, refuse, report
 
@@ -20,6 +20,7 @@ CHECKS: dict[str, Check] = {
     "groups": data.groups,
     "readiness": readiness.readiness,
     "tools": server.tools,
+    "nodes": nodes.nodes,
     "proxies": server.proxies,
     "capacity": server.capacity,
     "cores": machine.cores,
