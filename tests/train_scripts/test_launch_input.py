@@ -196,8 +196,10 @@ def test_a_folder_of_another_run_is_not_mixed(train: Train, tmp_path: Path) -> N
     checkpoint.mkdir(parents=True)
     (checkpoint / "data.pt").write_text("x")
     (out / "config.yaml").write_text(yaml.safe_dump({"algorithm": {"adv_estimator": "gae"}}))
+    # said before anything that takes time: not even the tool server is asked
     with pytest.raises(UserError, match="was made with other settings"):
-        train()
+        train(tools="http://127.0.0.1:9")
+    assert not (out / "preflight.json").exists()
 
 
 def test_a_finished_run_is_left_alone(

@@ -133,7 +133,7 @@ def main(argv: list[str]) -> int:
     from scout_train.preflight.cli import facts_of
     from scout_train.preflight.run import check_names
     from scout_train.resume import replace_text
-    from scout_train.rundir import finished, locked, prepare
+    from scout_train.rundir import finished, go_on_from, locked, prepare
 
     args = parser("scout train", (__doc__ or "").split("\n")[0]).parse_args(argv)
     check_names(args.skip_preflight, "--skip-preflight")
@@ -161,8 +161,9 @@ def main(argv: list[str]) -> int:
         if done := finished(out, args.steps):
             print(f"already finished: {done} steps, model in {out / 'hf'}")
             return 0
+        start_step = go_on_from(config, out)
         preflight(facts, args.skip_preflight)
-        start_step = prepare(config, out)
+        prepare(config, out, start_step)
         if start_step:
             print(f"going on from step {start_step}")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -47,29 +47,40 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def prepare(config: Any, out: Path) -> int:
-    """Make the run's folder fit to go on. Returns the step to go on from (0: the beginning).
+def go_on_from(config: Any, out: Path) -> int:
+    """The step that a run in this folder goes on from; 0: the beginning.
 
     Raises:
         UserError: the folder holds a run with other settings.
     """
     import yaml
-    from omegaconf import OmegaConf
 
-    now = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     saved = out / "config.yaml"
     step = resume.repair(out / "ckpt")
     if step and saved.is_file():
         before = yaml.safe_load(saved.read_text(encoding="utf-8"))
-        changed = resume.changed_keys(before, now, FREE_TO_CHANGE)
+        changed = resume.changed_keys(before, _plain(config), FREE_TO_CHANGE)
         if changed:
             raise UserError(
                 "--out", out, f"was made with other settings ({', '.join(changed[:5])}): choose another"
             )
+    return step
+
+
+def prepare(config: Any, out: Path, step: int) -> None:
+    """Make the run's folder fit to go on from ``step``."""
+    import yaml
+
     resume.trim(out / "metrics.jsonl", step)
     resume.trim(out / "traces.jsonl", step)
-    resume.replace_text(saved, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
-    return step
+    told = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+    resume.replace_text(out / "config.yaml", told)
+
+
+def _plain(config: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
 
 
 def finished(out: Path, steps: int) -> int:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+from scout_train.plan.memory import GIB
 from scout_train.preflight import machine
 from scout_train.preflight.facts import Facts
 from scout_train.preflight.finding import Finding, ok, refuse
@@ -94,7 +95,7 @@ def judge(told: list[dict[str, Any]], facts: Facts) -> Finding:
             said = f"{name}: {node['files']:,} open files, {files:,} needed"
             return refuse("nodes", said, "ulimit -n 65536 before `ray start`")
         if node["shm"] is not None and node["shm"] < shm and not facts.on_cpu:
-            room = f"{node['shm'] / machine.GIB:.2f} GiB free in /dev/shm, {shm / machine.GIB:.2f} needed"
+            room = f"{node['shm'] / GIB:.2f} GiB free in /dev/shm, {shm / GIB:.2f} needed"
             return refuse("nodes", f"{name}: {room}", "docker run --shm-size=16g, or --ipc=host")
     slowest_ms = max(node["took_ms"] for node in told)
     return ok("nodes", f"{len(told)} reach the tool server directly, {slowest_ms:.0f} ms at most ({names})")
