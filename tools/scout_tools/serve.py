@@ -82,7 +82,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-chars", type=int, default=20_000, help="characters per observation (default %(default)s)")
     add("--timeout-s", type=float, default=30.0, help="longest search, in seconds (default %(default)s)")
     add("--max-body-mb", type=float, default=8.0, help="larger requests get a 413 (default %(default)s)")
-    add("--threads", type=int, default=2, help="searches at once in one worker (default %(default)s)")
+    add(
+        "--threads",
+        type=int,
+        default=2,
+        help="threads of a worker for searches that are long or many (default %(default)s)",
+    )
     add(
         "--max-response-mb",
         type=float,

@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
         drain_s: longest time for what was accepted before a stop.
         cache_bytes: rendered observations kept in each worker.
         token_env: environment variable with the bearer token; the token itself is never in here.
-        threads: searches at once in one worker.
+        threads: of one worker, for searches that are long or many.
         wiki: options of the Wikipedia gateway; None with another backend.
         record: folder that keeps what the backend answers.
         replay: folder that answers in the backend's place.

@@ -38,7 +38,7 @@ class BM25Backend:
 
     Args:
         index: folder made by ``scout index build``, or one that is open already.
-        threads: searches at once in this process.
+        threads: for searches that do not run in place.
         stop_words: words that queries do without; with none, common words stay as well.
         common_from: passages from which on common words go (`scout_tools.stopwords.rarer_terms`).
 
