@@ -26,8 +26,9 @@ from scout_tools.index_open import OpenIndex
 from scout_tools.stopwords import COMMON_FROM, rarer_terms, search_terms
 
 MAX_QUERY_TERMS = 256  # a runaway turn is not a query; its first terms are searched
-_IN_PLACE = 8  # searches in one turn of the event loop: what else it has to do waits for about 10 ms at most
-_SHORT = 400  # characters of a query that may run in place
+# Searches in one turn of the event loop: 10 ms of questions, 0.1 s of the worst that may run in place.
+_IN_PLACE = 8
+_SHORT = 200  # characters of a query that may run in place
 _FEW = 20  # passages asked for
 _STORED = msgspec.msgpack.Decoder(Stored)
 _MAX_TIED = 1000  # ties beyond this many hits are left in tantivy's order
