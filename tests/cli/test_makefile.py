@@ -115,7 +115,8 @@ def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(name: str
     fake.chmod(0o755)
     copy = tmp_path / "checkout"
     (copy / "requirements").mkdir(parents=True)
-    shutil.copy(REPO / "requirements" / script, copy / "requirements")
+    for name_of_file in (script, "venv.sh"):
+        shutil.copy(REPO / "requirements" / name_of_file, copy / "requirements")
     done = subprocess.run(
         [copy / "requirements" / script],
         env={"PATH": os.environ["PATH"], "PYTHON": str(fake)},
