@@ -11,10 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 SCOUT = [sys.executable, "-m", "scout_cli.main"]
+# A warm-up of seconds, as far as its tests agree.
+SMALL: dict[str, Any] = {
+    "batch": 4,
+    "warmup_steps": 1,
+    "val_share": 0.1,
+    "save_every": 2,
+    "val_every": 2,
+    "max_length": 512,
+    "demos_per_pass": 2,
+}
 
 
 def kill_when(command: Sequence[str], now: Callable[[], bool], timeout_s: float = 120.0) -> None:

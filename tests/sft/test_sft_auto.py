@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sft_processes import SMALL
 
 from scout_data.rows import write_rows
 from scout_protocol.errors import UserError
@@ -15,22 +16,12 @@ from scout_sft.rows import write_demos
 from scout_sft.train import train
 from scout_sft.verl_config import TrainSettings
 
-COMMON: dict[str, Any] = {
-    "batch": 4,
-    "warmup_steps": 1,
-    "val_share": 0.1,
-    "save_every": 2,
-    "val_every": 2,
-    "max_length": 512,
-    "demos_per_pass": 2,
-}
-
 
 @pytest.mark.timeout(240)
 def test_a_loss_that_stands_still_ends_the_run(tmp_path: Path, model_dir: Path, demos: Any) -> None:
     parquet, out = tmp_path / "demos.parquet", tmp_path / "run"
     write_demos(parquet, demos * 3)
-    settings = TrainSettings(**COMMON, lr=1e-9, stop_patience=2)  # too little to learn anything
+    settings = TrainSettings(**SMALL, lr=1e-9, stop_patience=2)  # too little to learn anything
     result = train(model_dir, parquet, out, settings)
     assert result["stopped_by"] == "loss" and result["most_steps"] == 32  # 3 epochs of 42 rows
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -58,7 +49,7 @@ def test_rollouts_that_keep_the_format_end_the_run(
     write_demos(parquet, demos[:10] * 4)
     write_rows(rows, mini.rows[10:])
     settings = TrainSettings(
-        **COMMON,
+        **SMALL,
         stop="format",
         stop_format=0.0,  # whatever it writes: what is tested is who stops, and when
         probe_rows=str(rows),
@@ -91,7 +82,7 @@ def test_fixed_steps_are_kept_and_probed(
     write_demos(parquet, demos[:10] * 4)
     write_rows(rows, mini.rows[10:])
     settings = TrainSettings(
-        **COMMON,
+        **SMALL,
         steps=4,
         keep="best",
         probe_rows=str(rows),

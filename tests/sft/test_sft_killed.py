@@ -9,22 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sft_processes import kill_when
+from sft_processes import SMALL, kill_when
 
 from scout_data.rows import write_rows
 from scout_sft.checkpoints import latest_step
 from scout_sft.rows import write_demos
 
-SETTINGS = {
-    "batch": 4,
-    "lr": 3e-3,
-    "warmup_steps": 1,
-    "val_share": 0.1,
-    "save_every": 2,
-    "val_every": 2,
-    "max_length": 512,
-    "demos_per_pass": 2,
-}
+SETTINGS = {**SMALL, "lr": 3e-3}
 
 
 def command(model: Path, demos: Path, out: Path, **more: Any) -> list[str]:

@@ -57,7 +57,8 @@ class Rollout(FastHttpUser):
         now_s = self.begin.get()
         for turn in turns:
             due_s = now_s + turn.think_s
-            gevent.sleep(max(0.0, due_s - time.time()))
+            if (early_s := due_s - time.time()) > 0:
+                gevent.sleep(early_s)
             body = encode(ObservationRequest([f"t{number}"], [turn.action], [False], [False], [{}]))
             due = {"due_s": due_s}
             self.client.post("/get_observation", data=body.decode(), headers=self.headers, context=due)

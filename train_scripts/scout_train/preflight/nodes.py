@@ -39,7 +39,6 @@ def nodes(facts: Facts) -> Finding | None:
         "address": address,
         "env": shared_variables(facts.config),
         "tools": facts.tools,
-        "token_env": str(facts.config.scout.tools.token_env),
         "model": str(facts.model.resolve()),
     }
     env = outside(facts.config) | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -112,7 +111,7 @@ def main() -> int:
     task = ray.remote(num_cpus=0, max_retries=0)(probe)
     pending = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            asked["tools"], asked["token_env"], asked["model"]
+            asked["tools"], asked["model"]
         )
         for node in alive
     ]
