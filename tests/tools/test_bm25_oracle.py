@@ -142,7 +142,12 @@ def test_searches_of_one_turn_go_to_threads_when_there_are_many(tmp_path):
     async def play():
         backend = Watched(tmp_path / "index")
         many = [f"same w{i}" for i in range(30)]
-        found = await asyncio.gather(*(backend.search([query], 3) for query in many))
+        started = [asyncio.ensure_future(backend.search([query], 3)) for query in many]
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(backend.search(["same w40"], 3))
+        found = await asyncio.gather(*started)
+        await late
+        seen.remove(("same w40", False))  # a new turn, but it does not overtake those that wait
         assert [hits[0][0].id for hits in found] == [str(i) for i in range(30)]
         in_place = [query for query, here in seen if here]
         assert in_place == many[:8] and len(seen) == 30
